@@ -111,6 +111,30 @@ class Duration(click.ParamType[float]):
         return _parsed(_parse_duration, str(value), param, ctx)
 
 
+class Gpus(click.ParamType[Any]):
+    """A number of devices; or, of several kinds, how many of each by the name of its profiles: h200=2,h100.json=1."""
+
+    name = "n|profiles=n,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.isascii() and value.isdigit():
+            return int(value)
+        counts: dict[str, int] = {}
+        for part in value.split(","):
+            name, _, count = part.strip().rpartition("=")
+            if not name or name in counts or not (count.isascii() and count.isdigit() and int(count)):
+                raise BadValue(
+                    f"{value!r} is not a number of devices, nor one for each kind",
+                    "write 2, or for each kind its profiles and a number from 1, such as h200=2,h100.json=1",
+                    param,
+                    ctx,
+                )
+            counts[name] = int(count)
+        return counts
+
+
 def _parse_name(text: str) -> str:
     if text.startswith("--"):
         raise InvalidValue(f"{text!r} looks like an option: expected a name", hint="give the group a name")

@@ -10,6 +10,7 @@ import click
 from gemlet.cli import completion, example, options
 
 if TYPE_CHECKING:
+    from gemlet.serve.plan import plan_files
     from gemlet.serve.plan.model import Infeasible, Plan
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -39,7 +40,9 @@ MANY_GPUS = 64
     shell_complete=completion.policies,
     help="How to plan; `gemlet plan --policies` lists them.",
 )
-@click.option("--gpus", type=int, metavar="N", help="Devices of the profiled kind.")
+@click.option(
+    "--gpus", type=options.Gpus(), metavar="N", help="Devices of the profiled kind; or of several: h200=2,h100.json=1."
+)
 @click.option("--memory", type=options.Size(), help="Memory of each device, in place of the profile's figure.")
 @click.option("--grid", type=click.IntRange(1, 1000), metavar="N", help="Shares are multiples of 1/N.")
 @click.option("--quantile", type=float, metavar="Q", help="Plan for this quantile of seconds; 0.5: the mean.")
@@ -69,7 +72,7 @@ def command(
     why: bool,
     output: str,
     memory: int | None,
-    gpus: int | None,
+    gpus: plan_files.Counts | None,
     policy: str | None,
     **changed: object,
 ) -> int:
@@ -84,29 +87,30 @@ def command(
     from gemlet.config import text_file
     from gemlet.config.quantities import MIB
     from gemlet.serve.plan import glet_files, picture, plan_files
-    from gemlet.serve.plan.model import Infeasible, Inventory
-    from gemlet.serve.plan.planner import plan
-    from gemlet.serve.profiles import profile_files
+    from gemlet.serve.plan.model import Infeasible
+    from gemlet.serve.plan.planner import inventory, plan
+    from gemlet.serve.profiles import kinds
 
     service = plan_files.load_service(demands)
     if output == "rates":
         click.echo(glet_files.render_rates(service.demands), nl=False)
         return 0
-    chosen = profiles or (demands.parent / service.profiles if service.profiles else None)
-    known = profile_files.load_profiles(chosen)
-    if not known.measured:
-        click.echo(f"gemlet: the profiles are {known.origin}, not measured here: {known.note}", err=True)
+    known, given = plan_files.load_known(service, demands.parent, profiles, gpus)
+    for kind, each in kinds.by_kind(known).items():
+        if not each.measured:
+            whose = f"the profiles of {kind}" if kind else "the profiles"
+            click.echo(f"gemlet: {whose} are {each.origin}, not measured here: {each.note}", err=True)
     theirs = plan_files.load_glet(glet)
     for note in theirs.notes:
         click.echo(f"gemlet: {note}", err=True)
-    there = next(count for count in (gpus, theirs.gpus, service.gpus) if count is not None)
+    there = next(count for count in (given, theirs.gpus, service.gpus) if count is not None)
     changes = theirs.changes | {key: value for key, value in changed.items() if value is not None}
     if there > MANY_GPUS:
         click.echo(f"gemlet: planning for {there} GPUs, which may take minutes", err=True)
     made = plan(
         known,
         service.demands,
-        Inventory(gpus=there, memory_mib=memory / MIB if memory else theirs.memory_mib),
+        inventory(known, range(there), memory / MIB if memory else theirs.memory_mib),
         plan_files.load_plan(previous, known, service.demands) if previous else None,
         msgspec.structs.replace(service.options, **changes),
         policy=policy or theirs.policy or service.policy,

@@ -112,6 +112,12 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.option("--ray", metavar="ADDRESS", help="Place executors in this Ray cluster; auto: the one on this machine.")
 @click.option("--scale", type=Range(), help="Least and most devices in use, such as 1:4; the others' executors rest.")
 @click.option("--devices", type=Devices(), help="GPUs to serve on, such as 0,2; default: all.")
+@click.option(
+    "--gpus",
+    type=options.Gpus(),
+    metavar="N",
+    help="The first N GPUs; or so many of each kind, by its profiles: h200=2,h100.json=1.",
+)
 @click.option("--profiles", type=_FILE, help="Profiles of these models on this kind of device: a file, or h200.")
 @click.option("--plan", type=_FILE, help="Start with this plan: JSON of `gemlet plan`, or glet's ModelList.txt.")
 @click.option("--demand", type=_FILE, help="Start with a plan for these rates: a demand file, or glet's rates.csv.")
@@ -156,6 +162,7 @@ def command(
     max_connections: int,
     drain: float,
     hang: float,
+    gpus: Any,
     **given: Any,
 ) -> int:
     """Serve the models of REPOSITORY over the Open Inference Protocol v2: HTTP and gRPC.
@@ -182,6 +189,7 @@ def command(
             "both --http-port and --grpc-port are none: nothing is left to serve",
             hint="leave out --http-port or --grpc-port",
         )
+    given |= _devices(gpus, given)
     wanted = ServerOptions(
         repository=repository,
         http_port=None if http_port == "none" else int(http_port),
@@ -202,6 +210,16 @@ def command(
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(wanted, verbose=verbose, json=output == "json"))
     return 0
+
+
+def _devices(gpus: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """What --gpus comes to. Raises UsageError beside what says the same."""
+    if gpus is None:
+        return {}
+    for name in ("devices", *(() if isinstance(gpus, int) else ("profiles",))):
+        if given[name] is not None:
+            raise UsageError(f"--gpus and --{name} say the same", hint=f"leave out --{name}, or --gpus")
+    return {"devices": tuple(range(gpus))} if isinstance(gpus, int) else {"gpus": gpus}
 
 
 async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -86,6 +86,12 @@ def _table(report: Report) -> str:
     help="With --serve: a file, or h200 for measured ones; default: the demand file's, else modelled.",
 )
 @click.option(
+    "--gpus",
+    type=options.Gpus(),
+    metavar="N",
+    help="With --serve: devices in place of the file's; of several kinds: h200=2,h100.json=1.",
+)
+@click.option(
     "--spread",
     type=click.Choice(["profile", "measured"]),
     default="profile",
@@ -109,6 +115,7 @@ def command(
     peak: bool,
     replan: bool,
     profiles: Path | None,
+    gpus: Any,
     spread: str,
     policy: str | None,
     duration: str | None,
@@ -157,17 +164,17 @@ def command(
             if peak or given is not None:
                 raise UsageError("--replan makes its own plans: --peak and --plan do not go with it")
             simulate_replanning.run(
-                serve, profiles=profiles, spread=differ, policy=policy, seconds=seconds, output=output
+                serve, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds, output=output
             )
             return
         simulate_serving.run(
-            serve, given=given, profiles=profiles, spread=differ, policy=policy, seconds=seconds, find_peak=peak,
-            output=output,
+            serve, given=given, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds,
+            find_peak=peak, output=output,
         )  # fmt: skip
         return
     assert workload is not None
-    if peak or replan or given is not None or profiles is not None or spread != "profile":
-        raise UsageError("--peak, --plan, --profiles, --replan and --spread go with --serve")
+    if peak or replan or spread != "profile" or any(each is not None for each in (given, profiles, gpus)):
+        raise UsageError("--gpus, --peak, --plan, --profiles, --replan and --spread go with --serve")
     spec = load(workload)
     if policy is not None:
         if policy not in {*POLICIES, NO_ARBITER}:

@@ -10,9 +10,8 @@ import click
 
 from gemlet.cli import simulate_serving
 from gemlet.serve.control.settings import ControlSettings
-from gemlet.serve.plan import plan_files
-from gemlet.serve.plan.model import Infeasible, Inventory
-from gemlet.serve.plan.planner import plan
+from gemlet.serve.plan.model import Infeasible
+from gemlet.serve.plan.planner import inventory, plan
 from gemlet.simulate.serving import replanning, simulator
 
 if TYPE_CHECKING:
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
 
     from gemlet.serve.control.change import Change
     from gemlet.serve.plan.demand_file import DemandedService
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.plan.plan_files import Counts
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.simulate.serving.replanning import Shortage
     from gemlet.simulate.serving.simulator import Outcome, Spread
 
@@ -28,11 +28,11 @@ SCHEMA = 1
 
 
 def run(
-    path: Path, *, profiles: Path | None, spread: Spread, policy: str | None, seconds: float | None, output: str
-) -> None:
+    path: Path, *, profiles: Path | None, gpus: Counts | None, spread: Spread, policy: str | None,
+    seconds: float | None, output: str,
+) -> None:  # fmt: skip
     """Plans for the first second, follows the rates from then on, and prints what became of the requests."""
-    service = plan_files.load_service(path)
-    known = simulate_serving.profiles_of(service, path, profiles)
+    service, known = simulate_serving.load(path, profiles, gpus)
     length = seconds or service.seconds
     outcome, history = replay(service, known, policy or service.policy, length, spread)
     rates = {model.demand.model: model.rate.at for model in service.models}
@@ -44,11 +44,11 @@ def run(
 
 
 def replay(
-    service: DemandedService, known: Profiles, policy: str, seconds: float, spread: Spread
+    service: DemandedService, known: Known, policy: str, seconds: float, spread: Spread
 ) -> tuple[Outcome, list[Change]]:
     """One run with the controller in the loop. Raises NoPlan if there is none for the first second."""
     demands = service.demands_at(0.0)
-    first = plan(known, demands, Inventory(gpus=service.gpus), None, service.options, policy=policy)
+    first = plan(known, demands, inventory(known, range(service.gpus)), None, service.options, policy=policy)
     if isinstance(first, Infeasible):
         raise simulate_serving.NoPlan(
             f"no plan for the first second: {'; '.join(first.why)}", hint="run `gemlet plan` to see what is needed"

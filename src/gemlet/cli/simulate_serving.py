@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,9 +10,9 @@ import click
 from gemlet.errors import ConfigError, GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve.plan import picture, plan_files
-from gemlet.serve.plan.model import Infeasible, Inventory
-from gemlet.serve.plan.planner import plan
-from gemlet.serve.profiles import profile_files
+from gemlet.serve.plan.model import Infeasible
+from gemlet.serve.plan.planner import inventory, plan
+from gemlet.serve.profiles import kinds
 from gemlet.simulate.serving import peak, simulator
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.plan.model import Plan
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.plan.plan_files import Counts
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.simulate.serving.simulator import Outcome, Spread
 
 SCHEMA = 1
@@ -31,15 +33,17 @@ class NoPlan(GemletError):
 
 
 def run(
-    path: Path, *, given: Path | None, profiles: Path | None, spread: Spread, policy: str | None,
-    seconds: float | None, find_peak: bool, output: str,
+    path: Path, *, given: Path | None, profiles: Path | None, gpus: Counts | None, spread: Spread,
+    policy: str | None, seconds: float | None, find_peak: bool, output: str,
 ) -> None:  # fmt: skip
     """Plans for the file's demands (or takes a ``given`` plan), simulates, and prints what became of the requests."""
-    service = plan_files.load_service(path)
-    known = profiles_of(service, path, profiles)
+    service, known = load(path, profiles, gpus)
     made = planned(service, known, policy) if given is None else plan_files.load_plan(given, known, service.demands)
-    for model in sorted({task.model for task in made.tasks()} - set(known.models)):
-        raise ConfigError(f"no profile of model {model!r}, which the plan has", path=str(given))
+    for gpu in made.gpus:
+        there = kinds.on(known, gpu.index)
+        for model in sorted({task.model for gpu_let in gpu.gpu_lets for task in gpu_let.tasks} - there.models.keys()):
+            where = f" for {gpu.device}" if gpu.device else ""
+            raise ConfigError(f"no profile of model {model!r}{where}, which the plan has", path=str(given))
     length = seconds or service.seconds
     outcome = simulate(service, made, known, length, spread=spread)
     highest = (
@@ -60,23 +64,26 @@ def run(
         click.echo("\n".join(text(made, outcome, highest)))
 
 
-def profiles_of(service: DemandedService, path: Path, chosen: Path | None) -> Profiles:
-    """Those ``chosen``; else those that the file at ``path`` names, beside it; else modelled ones."""
-    return profile_files.load_profiles(chosen or (path.parent / service.profiles if service.profiles else None))
+def load(path: Path, profiles: Path | None, gpus: Counts | None) -> tuple[DemandedService, Known]:
+    """A demand file with as many devices as there are, and what is known of them."""
+    service = plan_files.load_service(path)
+    known, count = plan_files.load_known(service, path.parent, profiles, gpus)
+    return (service if count is None else dataclasses.replace(service, gpus=count)), known
 
 
-def planned(service: DemandedService, known: Profiles, policy: str | None) -> Plan:
+def planned(service: DemandedService, known: Known, policy: str | None) -> Plan:
     """The plan for a service. Raises NoPlan."""
     made = plan(
-        known, service.demands, Inventory(gpus=service.gpus), None, service.options, policy=policy or service.policy
-    )
+        known, service.demands, inventory(known, range(service.gpus)), None, service.options,
+        policy=policy or service.policy,
+    )  # fmt: skip
     if isinstance(made, Infeasible):
         raise NoPlan(f"no plan: {'; '.join(made.why)}", hint="run `gemlet plan` to see what is needed")
     return made
 
 
 def simulate(
-    service: DemandedService, made: Plan, known: Profiles, seconds: float, times: float = 1.0, *, spread: Spread
+    service: DemandedService, made: Plan, known: Known, seconds: float, times: float = 1.0, *, spread: Spread
 ) -> Outcome:
     """One run with all rates multiplied by ``times``."""
     slos = {demand.model: demand.slo_ms for demand in service.demands}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from gemlet.cli import main
 from gemlet.serve.plan.policies import POLICIES
+from gemlet.serve.profiles import modelled, profile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,3 +162,51 @@ def test_an_example_is_written_once_and_can_be_used(
     assert main.run([verb, "--example", str(wanted)]) == 2
     assert wanted.read_text() == "mine"
     assert main.run([verb, "--example", str(tmp_path / "nowhere" / "example.toml")]) == 2
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """Profiles of another kind of device, on which no model but resnet50 was measured."""
+    fast = modelled.h200()
+    device = msgspec.structs.replace(fast.device, name="slow")
+    models = {"resnet50": fast.models["resnet50"]}
+    path = tmp_path / "slow.json"
+    path.write_text(profile.render(msgspec.structs.replace(fast, device=device, models=models)))
+    return path
+
+
+def test_devices_of_several_kinds(demands: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ran(capsys, "plan", demands, "--gpus", f"h200=1,{slow}=2", "-o", "json")
+    assert code == 0
+    assert "the profiles of slow are modelled, not measured here" in err
+    made = json.loads(out)
+    assert {gpu["device"] for gpu in made["gpus"]} <= {"NVIDIA H200", "slow"}
+    assert "not planned on slow, for which there is no profile: dlrm" in made["notes"]
+    code, out, _ = ran(capsys, "plan", demands, "--gpus", f"h200=1,{slow}=2")
+    assert code == 0
+    assert "of the SMs, NVIDIA H200" in out
+    for wrong in ("h200=0", "h200", "h200=1,h200=1", "=1", "-1"):
+        code, _, err = ran(capsys, "plan", demands, "--gpus", wrong)
+        assert code == 2
+        assert "is not a number of devices" in err
+    code, _, err = ran(capsys, "plan", demands, "--gpus", "h200=1,h200.json=1", "--profiles", slow)
+    assert code == 2
+    assert "leave out --profiles" in err
+
+
+def test_several_kinds_in_the_simulator(demands: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demands.write_text(DEMANDS.replace('duration = "1s"', f'duration = "1s"\ngpus = {{ h200 = 1, "{slow.name}" = 1 }}'))
+    code, out, _ = ran(capsys, "simulate", "--serve", demands, "-o", "json")
+    assert code == 0
+    assert json.loads(out)["attainment"] > 0.9
+    code, out, _ = ran(capsys, "simulate", "--serve", demands, "--replan", "--gpus", f"h200=1,{slow}=1", "-o", "json")
+    assert code == 0
+    assert json.loads(out)["attainment"] > 0.9
+    code, out, _ = ran(capsys, "plan", demands, "-o", "json")
+    plan = demands.with_name("plan.json")
+    plan.write_text(out)
+    code, out, _ = ran(capsys, "simulate", "--serve", demands, "--plan", plan, "-o", "json")
+    assert code == 0
+    code, _, err = ran(capsys, "simulate", "--serve", demands, "--plan", plan, "--gpus", f"{slow}=1,h200=1")
+    assert code
+    assert "is planned as" in err

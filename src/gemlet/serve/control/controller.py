@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gemlet.serve.control.propose import Question
     from gemlet.serve.control.settings import Cause, ControlSettings
     from gemlet.serve.plan.model import Demand
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.profiles.kinds import Known
 
 logger = logging.getLogger(__name__)
 HISTORY = 1000
@@ -46,7 +46,7 @@ class Controller:
     def __init__(
         self,
         fleet: ControlledFleet,
-        profiles: Profiles,
+        profiles: Known,
         demands: Sequence[Demand],
         options: ControlSettings | None = None,
         clock: Callable[[], float] | None = None,
@@ -169,5 +169,5 @@ class Controller:
         return asyncio.get_running_loop().time() if self._clock is None else self._clock()
 
 
-async def _plan_here(profiles: Profiles, question: Question) -> Proposal:
+async def _plan_here(profiles: Known, question: Question) -> Proposal:
     return propose.answer(profiles, question, planner.plan)

@@ -19,7 +19,7 @@ from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOpt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.profiles.kinds import Known
 
 STEPS = 5  # of the search for the part: within 3 % of the largest
 LEAST = 1 / 64
@@ -31,9 +31,9 @@ class Planner(Protocol):
 
     def __call__(
         self,
-        profiles: Profiles,
+        profiles: Known,
         demands: Sequence[Demand],
-        inventory: Inventory,
+        there: Inventory,
         previous: Plan | None = None,
         options: PlanOptions | None = None,
         *,

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gemlet.serve.control.propose import Proposal, Question
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.profiles.kinds import Known
 
-_profiles: Profiles | None = None  # of the process that plans
+_profiles: Known | None = None  # of the process that plans
 
 
 class PlanningProcess:
     """Answers questions, one after the other; a context manager. The process starts with the first question."""
 
-    def __init__(self, profiles: Profiles) -> None:
+    def __init__(self, profiles: Known) -> None:
         self._profiles = profiles
         self._pool = self._start()
 
@@ -37,7 +37,7 @@ class PlanningProcess:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)  # waits for one plan at most; without that the interpreter's end fails
 
-    def know(self, profiles: Profiles) -> None:
+    def know(self, profiles: Known) -> None:
         """Plans are for these models from now on; a plan that is being made is finished before."""
         if profiles != self._profiles:
             self._profiles = profiles
@@ -56,7 +56,7 @@ class PlanningProcess:
         return pool_of_one(_prepare, self._profiles)
 
 
-def _prepare(profiles: Profiles) -> None:
+def _prepare(profiles: Known) -> None:
     global _profiles  # noqa: PLW0603  the pool's initializer has no other place
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends this process, not the terminal
     _profiles = profiles

@@ -6,18 +6,20 @@ Planning takes tens of milliseconds of Python, and a server that answers within 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING
 
 from gemlet.serve.control import difference, overload, slots
-from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
-from gemlet.serve.plan.planner import grid_of
+from gemlet.serve.plan.model import Demand, Infeasible, Plan, PlanOptions
+from gemlet.serve.plan.planner import grid_of, inventory
 from gemlet.serve.plan.search.timing import Timing
+from gemlet.serve.profiles import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.serve.control.settings import Cause, ControlSettings
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.serve.profiles.profile import Profiles
 
 
@@ -50,7 +52,7 @@ class Proposal:
     stages: tuple[Plan, ...] = ()
 
 
-def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Proposal:
+def answer(profiles: Known, question: Question, plan: overload.Planner) -> Proposal:
     settings = question.settings
     devices = question.devices[: settings.most]
     most = max(settings.least, settings.most or len(devices))
@@ -61,7 +63,7 @@ def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Pr
     previous = slots.to_slots(question.in_force, devices) if question.in_force is not None else None
 
     def attempt(demands: Sequence[Demand], options: PlanOptions) -> Plan | Infeasible:
-        return plan(profiles, demands, Inventory(gpus=len(devices)), previous, options, policy=settings.policy)
+        return plan(profiles, demands, inventory(profiles, devices), previous, options, policy=settings.policy)
 
     least = least_devices(profiles, question.demands, settings.planner)
     made: Plan | Infeasible
@@ -82,19 +84,26 @@ def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Pr
     return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), overload=True, stages=stages)
 
 
-def least_devices(profiles: Profiles, demands: Sequence[Demand], options: PlanOptions) -> float:
-    """What the rates cost if gpu-lets could be cut to measure; models that nothing can serve in time cost nothing."""
-    timing = Timing(profiles, {demand.model: demand.slo_ms for demand in demands}, grid_of(profiles, options))
-    costs = (timing.fluid_ticks(demand.model, demand.rate) / timing.grid for demand in demands)
-    return sum(cost for cost in costs if isfinite(cost))
+def least_devices(known: Known, demands: Sequence[Demand], options: PlanOptions) -> float:
+    """What the rates cost if gpu-lets could be cut to measure, each on the kind of device that is best for it; models
+    that nothing can serve in time cost nothing."""
+    costs = [_costs(profiles, demands, options) for profiles in kinds.by_kind(known).values()]
+    least = [min(cost.get(demand.model, inf) for cost in costs) for demand in demands]
+    return sum(cost for cost in least if isfinite(cost))
 
 
-def _stages(profiles: Profiles, old: Plan | None, new: Plan) -> tuple[Plan, ...]:
+def _costs(profiles: Profiles, demands: Sequence[Demand], options: PlanOptions) -> dict[str, float]:
+    there = [demand for demand in demands if demand.model in profiles.models]
+    timing = Timing(profiles, {demand.model: demand.slo_ms for demand in there}, grid_of(profiles, options))
+    return {demand.model: timing.fluid_ticks(demand.model, demand.rate) / timing.grid for demand in there}
+
+
+def _stages(known: Known, old: Plan | None, new: Plan) -> tuple[Plan, ...]:
     planned = {gpu.index: gpu for gpu in new.gpus}
 
     def fits(device: int, models: frozenset[str]) -> bool:
         """The needs of the new plan there, and the weights that are still there beside it."""
-        gpu = planned[device]
+        gpu, profiles = planned[device], kinds.on(known, device)
         staying = {task.model for gpu_let in gpu.gpu_lets for task in gpu_let.tasks}
         leaving = [profiles.models[model].weights_mib for model in models - staying if model in profiles.models]
         return gpu.memory_mib + sum(leaving) <= profiles.device.memory_mib

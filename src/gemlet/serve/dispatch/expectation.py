@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemlet.serve.profiles.kinds import ONE_KIND
+from gemlet.serve.profiles.profile import ModelProfile
 from gemlet.serve.profiles.variation import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gemlet.serve.dispatch.dispatcher import Assignment
-    from gemlet.serve.profiles.profile import ModelProfile
 
-Key = tuple[str, float]  # a model and the SM share of its gpu-let
+Key = tuple[str, str, float]  # a model, the kind of device it runs on, and the SM share of its gpu-let
 BATCHES = 16  # that what is expected rests on
 MARGIN_BATCHES = 64  # that the margin rests on
 MARGIN_QUANTILE = 0.95
@@ -28,28 +29,33 @@ MAX_CORRECTION = 4.0
 
 
 class Expectation:
-    """Milliseconds by (model, SM share, rows)."""
+    """Milliseconds by (model, kind of device, SM share, rows). kinds: of devices by index, where there are several."""
 
     def __init__(self) -> None:
+        self.kinds: Mapping[int, str] = {}
         self.observer: Callable[[Assignment, int, float], None] | None = None  # gets every batch, too
-        self._profiles: dict[str, ModelProfile] = {}
+        self._profiles: dict[tuple[str, str], ModelProfile] = {}
         self._rows: dict[Key, list[float]] = {}
         self._ratios: dict[Key, Recent] = {}  # to the profile's time
         self._seen: dict[Key, dict[int, Recent]] = {}  # times by the number of bits of the rows
         self._excess: dict[Key, Recent] = {}
         self._ignored: dict[Key, int] = {}
 
-    def know(self, model: str, profile: ModelProfile | None) -> None:
-        """From now on the model has this profile, or none; what was seen of it before is forgotten."""
+    def know(self, model: str, profile: ModelProfile | Mapping[str, ModelProfile] | None) -> None:
+        """From now on the model has this profile, or these by kind of device, or none; what was seen of it before is
+        forgotten."""
         for table in (self._rows, self._ratios, self._seen, self._excess, self._ignored):
             for key in [key for key in table if key[0] == model]:
                 del table[key]
-        self._profiles.pop(model, None)
-        if profile is not None:
-            self._profiles[model] = profile
+        for known in [known for known in self._profiles if known[0] == model]:
+            del self._profiles[known]
+        if isinstance(profile, ModelProfile):
+            self._profiles[model, ONE_KIND] = profile
+        elif profile is not None:
+            self._profiles |= {(model, kind): each for kind, each in profile.items()}
 
     def __call__(self, place: Assignment, rows: int) -> float:
-        key = (place.model, place.gpu_let.sm)
+        key = self._key(place)
         row = self._row(key)
         if not row:
             return self._learned(key, rows)
@@ -58,14 +64,14 @@ class Expectation:
 
     def margin(self, place: Assignment) -> float:
         """By how many milliseconds 5 % of the last batches there were slower than expected, or more."""
-        excess = self._excess.get((place.model, place.gpu_let.sm))
+        excess = self._excess.get(self._key(place))
         return max(0.0, excess.quantile(MARGIN_QUANTILE)) if excess else 0.0
 
     def observe(self, place: Assignment, rows: int, ms: float) -> None:
         """Takes note of how long a batch of this many rows took, from the dispatch to the answer."""
         if self.observer is not None:
             self.observer(place, rows, ms)
-        key = (place.model, place.gpu_let.sm)
+        key = self._key(place)
         ignored = self._ignored.setdefault(key, 0)
         if ignored < FIRST_IGNORED:
             self._ignored[key] += 1
@@ -84,7 +90,7 @@ class Expectation:
 
     def relax(self, place: Assignment) -> None:
         """All that waited for this gpu-let was dropped because of an estimate, so none of it will be seen."""
-        key = (place.model, place.gpu_let.sm)
+        key = self._key(place)
         ratios = self._ratios.get(key)
         if ratios and ratios.quantile(0.5) > 1:
             ratios.forget()
@@ -94,11 +100,15 @@ class Expectation:
             if not seen[size]:
                 del seen[size]
 
+    def _key(self, place: Assignment) -> Key:
+        return place.model, self.kinds.get(place.gpu_let.gpu, ONE_KIND), place.gpu_let.sm
+
     def _row(self, key: Key) -> list[float]:
         row = self._rows.get(key)
         if row is None:
-            profile = self._profiles.get(key[0])
-            row = self._rows[key] = profile.surface.row(key[1]) if profile is not None else []
+            model, kind, share = key
+            profile = self._profiles.get((model, kind))
+            row = self._rows[key] = profile.surface.row(share) if profile is not None else []
         return row
 
     @staticmethod

@@ -1,6 +1,6 @@
 """What to serve, in TOML: for `gemlet plan` and `gemlet simulate --serve`.
 
-gpus = 2                       # of the profiled kind; default 1
+gpus = 2                       # of the profiled kind; default 1. Of several, by profiles: { h200 = 2, "h100.json" = 1 }
 policy = "nway+type"           # of `gemlet plan`
 profiles = "h200.json"         # beside this file, or "h200": gemlet's own; without it the modelled H200
 duration = "30s"               # of the simulation
@@ -27,7 +27,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -39,7 +39,7 @@ from gemlet.load import arrivals
 from gemlet.serve.plan.model import Demand, PlanOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 HINT = "docs/serving/plan.md describes the format"
 # What a batch takes from the queues to an executor's process and back, beside what is in its profile: from that
@@ -70,7 +70,7 @@ class _Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: list[_Model]
-    gpus: int = 1
+    gpus: int | dict[str, Annotated[int, msgspec.Meta(ge=1)]] = 1
     policy: str = "nway+type"
     profiles: str | None = None
     duration: str = "30s"
@@ -90,10 +90,14 @@ class DemandedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandedService:
-    """A whole file. ``profiles`` as the file names it; hop_ms: of a batch, to its executor and back."""
+    """A whole file. ``profiles`` as the file names it; hop_ms: of a batch, to its executor and back.
+
+    kinds: the devices of each kind by the name of its profiles, where the file names several; gpus: all of them.
+    """
 
     models: tuple[DemandedModel, ...]
     gpus: int = 1
+    kinds: Mapping[str, int] = field(default_factory=dict)
     policy: str = "nway+type"
     profiles: str | None = None
     seconds: float = 30.0
@@ -148,9 +152,13 @@ def parse(text: str, path: str, read: Callable[[str], str]) -> DemandedService:
     if not models:
         raise ConfigError("no [[model]]", path=path, hint=HINT)
     hop_ms = 1000 * _seconds(file.hop, path, "hop", least=0.0)
+    counts = file.gpus if isinstance(file.gpus, dict) else {}
+    if counts and file.profiles is not None:
+        raise ConfigError("gpus names the profiles of each kind already", path=path, hint="remove profiles")
     return DemandedService(
         models=tuple(models),
-        gpus=file.gpus,
+        gpus=file.gpus if isinstance(file.gpus, int) else sum(counts.values()),
+        kinds=counts,
         policy=file.policy,
         profiles=file.profiles,
         seconds=seconds,

@@ -127,6 +127,8 @@ def _of_nodes(said: _Nodes, path: str) -> GletConfig:
 def _one_kind(counts: list[tuple[str, int]], path: str) -> int:
     kinds = sorted({kind for kind, count in counts if count and kind})
     if len(kinds) > 1:
-        hint = "plan for each kind by itself, with its own profiles"
-        raise ConfigError(f"{' and '.join(kinds)}: a plan has only one kind of device", path=path, hint=hint)
+        hint = "leave this file out, and name the profiles of each kind, such as --gpus h200=2,h100.json=1"
+        raise ConfigError(
+            f"{' and '.join(kinds)}: the file does not say where their profiles are", path=path, hint=hint
+        )
     return sum(count for _, count in counts)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from gemlet.config import suggest
 from gemlet.errors import ConfigError, InvalidValue
 from gemlet.serve.plan.model import Demand, Gpu, Plan, PlannedGpuLet, Task
+from gemlet.serve.profiles import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.serve.profiles.profile import Profiles
 
 # The place in this list is glet's model id.
@@ -100,7 +102,7 @@ def render_model_list(plan: Plan) -> str:
     return "\n".join(lines or ["EMPTY"]) + "\n"
 
 
-def parse_model_list(text: str, path: str, profiles: Profiles, demands: Sequence[Demand]) -> Plan:
+def parse_model_list(text: str, path: str, known: Known, demands: Sequence[Demand]) -> Plan:
     """The plan of a ModelList.txt. Latencies come from the profiles, SLOs from the demands. Raises ConfigError.
 
     A task's rate is what its batch and duty cycle come to; neighbours are not counted.
@@ -114,6 +116,7 @@ def parse_model_list(text: str, path: str, profiles: Profiles, demands: Sequence
         gpu_lets = gpus.setdefault(gpu, {}).setdefault(gpu_let, [])
         if entry is None:
             continue
+        profiles = kinds.on(known, gpu)
         if entry[0] not in profiles.models:
             raise ConfigError(
                 f"no profile of model {entry[0]!r}",
@@ -124,17 +127,18 @@ def parse_model_list(text: str, path: str, profiles: Profiles, demands: Sequence
         gpu_lets.append(entry)
     return Plan(
         policy="static",
-        device=profiles.device.name,
-        origin=profiles.origin,
+        device=kinds.title(known),
+        origin=kinds.origin(known),
         gpus=tuple(
             Gpu(
                 index=gpu,
                 memory_mib=0.0,
                 gpu_lets=tuple(
-                    _gpu_let(percent / 100, entries, profiles, slos)
+                    _gpu_let(percent / 100, entries, kinds.on(known, gpu), slos)
                     for (percent, _), entries in sorted(gpu_lets.items(), reverse=True)
                     if entries
                 ),
+                device=kinds.kind_of(known, gpu),
             )
             for gpu, gpu_lets in sorted(gpus.items())
         ),

@@ -14,6 +14,7 @@ WIDTH = 64  # characters of a bar in a terminal
 # Okabe and Ito's colours, which people with any colour vision can tell apart; names stand in the blocks anyway.
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#bbbbbb")
 TITLE = 90  # characters of 16 pixels that fit over the bars
+KIND = 13  # characters of 9 pixels that fit beside a bar
 BAR, GAP, LEFT, SPAN, TOP = 46, 14, 70, 760, 56  # pixels
 
 
@@ -31,7 +32,10 @@ def names(gpu_let: PlannedGpuLet) -> str:
 
 def lines(plan: Plan) -> list[str]:
     """A line for each GPU."""
-    return [f"GPU {gpu.index:<3}{_bar(gpu)} {format_share(gpu.sm)} of the SMs" for gpu in plan.gpus]
+    return [
+        f"GPU {gpu.index:<3}{_bar(gpu)} {format_share(gpu.sm)} of the SMs{gpu.device and f', {gpu.device}'}"
+        for gpu in plan.gpus
+    ]
 
 
 def _bar(gpu: Gpu) -> str:
@@ -66,6 +70,9 @@ def svg(plan: Plan) -> str:
     for row, gpu in enumerate(plan.gpus):
         y = TOP + row * (BAR + GAP)
         parts.append(f'<text x="16" y="{y + BAR / 2 + 5:g}">GPU {gpu.index}</text>')
+        if gpu.device:
+            label = escape(_cut(gpu.device, KIND))
+            parts.append(f'<text x="4" y="{y + BAR / 2 + 18:g}" font-size="9">{label}</text>')
         parts.append(f'<rect x="{LEFT}" y="{y}" width="{unit:.1f}" height="{BAR}" fill="#f4f4f4" stroke="#888888"/>')
         x = float(LEFT)
         for gpu_let in gpu.gpu_lets:

@@ -25,38 +25,44 @@ SEARCHED_GPUS, SEARCHED_FACTOR = 64, 4  # how many devices, and how many times t
 def plan(
     profiles: Known,
     demands: Sequence[Demand],
-    inventory: Inventory,
+    there: Inventory,
     previous: Plan | None = None,
     options: PlanOptions | None = None,
     *,
     policy: str = "nway+type",
 ) -> Plan | Infeasible:
-    """Places ``demands`` on the devices of ``inventory``; ``previous`` is kept where that is good enough.
+    """Places ``demands`` on the devices that are ``there``; ``previous`` is kept where that is good enough.
 
     Raises InvalidValue for what makes no sense (an unknown model or policy, a negative rate, an SLO of zero). What
     makes sense and cannot be done is Infeasible, and says why.
     """
     options = options or PlanOptions()
-    demand.check(kinds.models(profiles), demands, inventory, find(policy).adapt(options))
+    demand.check(kinds.models(profiles), demands, there, find(policy).adapt(options))
     if isinstance(profiles, Profiles):
-        return _on_one_kind(profiles, demands, inventory, previous, options=options, policy=policy)
-    names = dict.fromkeys(inventory.kinds)
-    there = [_kind(profiles, name, demands, inventory, options=options, policy=policy) for name in names]
-    return several_kinds.plan(there, demands, previous, policy)
+        return _on_one_kind(profiles, demands, there, previous, options=options, policy=policy)
+    names = dict.fromkeys(name for name in there.kinds if name in profiles.kinds)
+    found = [_kind(profiles, name, demands, there, options=options, policy=policy) for name in names]
+    return several_kinds.plan(found, demands, previous, policy)
+
+
+def inventory(known: Known, devices: Sequence[int], memory_mib: float | None = None) -> Inventory:
+    """What can be planned on: these devices, which a plan numbers from 0."""
+    each = tuple(kinds.kind_of(known, device) for device in devices) if isinstance(known, kinds.ProfilesByKind) else ()
+    return Inventory(gpus=len(devices), memory_mib=memory_mib, kinds=each)
 
 
 def _kind(
     known: ProfilesByKind,
     name: str,
     demands: Sequence[Demand],
-    inventory: Inventory,
+    there: Inventory,
     *,
     options: PlanOptions,
     policy: str,
 ) -> several_kinds.Kind:
     profiles = known.kinds[name]
-    slots = tuple(slot for slot, kind in enumerate(inventory.kinds) if kind == name)
-    own = Inventory(gpus=len(slots), memory_mib=inventory.memory_mib)
+    slots = tuple(slot for slot, kind in enumerate(there.kinds) if kind == name)
+    own = Inventory(gpus=len(slots), memory_mib=there.memory_mib)
 
     def planned(wanted: Sequence[Demand], previous: Plan | None) -> Plan | Infeasible:
         return _on_one_kind(profiles, wanted, own, previous, options=options, policy=policy)

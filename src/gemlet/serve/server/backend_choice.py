@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from gemlet.devices import nvml
 from gemlet.errors import DeviceError, UsageError
 from gemlet.serve.execution.backends import BACKENDS
 from gemlet.serve.execution.backends.modelled import profile_name
+from gemlet.serve.profiles import kinds
 from gemlet.serve.profiles.profile import limited
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.execution.ray_placement import Cluster
     from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.serve.profiles.profile import Profiles
 
 Wanted = Literal["auto", "green", "mps", "streams", "cpu", "modelled", "noop"]
@@ -59,6 +62,29 @@ def choose(wanted: Wanted, devices: Sequence[int] | None) -> Choice:
     return Choice(wanted, _of(there, devices))
 
 
+def of_kinds(wanted: Wanted, counts: Sequence[tuple[Profiles, int]]) -> tuple[Choice, Known]:
+    """So many devices of each kind: GPUs here that have the names of the profiles; elsewhere they count from 0.
+
+    Raises UsageError if that cannot be had here.
+    """
+    chosen = choose(wanted, None)
+    if chosen.backend not in ON_GPU:
+        known = kinds.of_counts(counts)
+        return replace(chosen, devices=tuple(range(sum(count for _, count in counts)))), known
+    names = gpu_names()
+    found: dict[int, str] = {}
+    for profiles, count in counts:
+        name = profiles.device.name
+        alike = [index for index, here in enumerate(names) if here == name]
+        if len(alike) < count:
+            there = ", ".join(f"{n} {each}" for each, n in Counter(names).items())
+            hint = f"there are {there} here: name their profiles, which `gemlet profile` measures"
+            raise UsageError(f"{count} devices of the kind {name} are asked for, {len(alike)} are here", hint=hint)
+        found |= dict.fromkeys(alike[:count], name)
+    known = kinds.of_devices([profiles for profiles, _ in counts], found)
+    return replace(chosen, devices=tuple(sorted(found))), known
+
+
 def placed(wanted: Wanted, devices: Sequence[int] | None, cluster: Cluster) -> Choice:
     """As choose(), for executors on the machines of a Ray cluster. Raises UsageError."""
     if wanted == "mps":
@@ -81,20 +107,27 @@ def placed(wanted: Wanted, devices: Sequence[int] | None, cluster: Cluster) -> C
 
 def gpus() -> tuple[int, ...]:
     """Indices of the GPUs of this machine; none where the driver does not answer."""
+    return tuple(range(len(gpu_names())))
+
+
+def gpu_names() -> tuple[str, ...]:
+    """What the driver calls the GPUs of this machine, by index; none where it does not answer."""
     try:
         with nvml.session():
-            return tuple(range(len(nvml.device_inventory())))
+            return tuple(device.name for device in nvml.device_inventory())
     except DeviceError:
         return ()
 
 
-def profiles_of(specs: Sequence[ModelSpec], known: Profiles | None, backend: str) -> Profiles | None:
+def profiles_of(specs: Sequence[ModelSpec], known: Known | None, backend: str) -> Known | None:
     """The profiles by name of the model, as far as they say something about this backend; None if none does.
 
     On the CPU they are about modelled models only: what a model takes there nobody profiled.
     """
-    if known is None:
-        return None
+    return kinds.changed(known, lambda _, each: _of_one_kind(specs, each, backend)) if known is not None else None
+
+
+def _of_one_kind(specs: Sequence[ModelSpec], known: Profiles, backend: str) -> Profiles | None:
     about = [spec for spec in specs if backend in ON_GPU | {"modelled"} or spec.platform == "modelled"]
     models = {
         spec.label: limited(known.models[profile_name(spec)], max(1, spec.max_batch))

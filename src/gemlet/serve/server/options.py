@@ -9,6 +9,7 @@ from gemlet.serve.execution.executor import ARENA_BYTES
 from gemlet.serve.server.frontend.limits import Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gemlet.serve.server import backend_choice
@@ -19,6 +20,7 @@ class ServerOptions:
     """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM.
 
     ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
+    ``gpus``: how many of each kind, by the name of its profiles, in place of ``devices`` and ``profiles``.
     ``scale``: least and most devices in use; executors of the others are ended. None: all stay.
     hang_s: an executor that spends this long on one batch is killed and started again.
     traces: whether OpenTelemetry gets the stages of requests.
@@ -37,6 +39,7 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     executor: backend_choice.Wanted = "auto"
     devices: tuple[int, ...] | None = None
+    gpus: Mapping[str, int] | None = None
     profiles: Path | None = None
     plan: Path | None = None
     demand: Path | None = None

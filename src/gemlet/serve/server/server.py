@@ -22,8 +22,9 @@ from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import STOP_SECONDS
+from gemlet.serve.profiles import kinds
 from gemlet.serve.profiles.profile import render as render_profiles
-from gemlet.serve.server import backend_choice, traces
+from gemlet.serve.server import serving_plan, traces
 from gemlet.serve.server.catalog import Catalog, Known
 from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.frontend.regions import Regions
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.executor import Executor
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan
+    from gemlet.serve.server import backend_choice
     from gemlet.serve.server.frontend import connections
     from gemlet.serve.server.frontend.logs import LogTail
     from gemlet.serve.server.options import ServerOptions
@@ -85,12 +87,8 @@ class Server:
         own_memory.give_back()
         self._listening = Listening(options, self)
         self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
-        self._choice = (
-            backend_choice.choose(options.executor, options.devices)
-            if self._cluster is None
-            else backend_choice.placed(options.executor, options.devices, self._cluster)
-        )
-        self._serving_plan = ServingPlan(options, self._choice, self.engine)
+        self._choice, known = serving_plan.choose(options, self._cluster)
+        self._serving_plan = ServingPlan(options, self._choice, self.engine, known)
         self._catalog = Catalog(options.repository, self.engine, self._serving_plan.replan)
 
     async def run(self, stop: asyncio.Event, started: Callable[[Started], None]) -> None:
@@ -154,8 +152,15 @@ class Server:
             "executor": self._choice.backend,
             "devices": ",".join(map(str, self._choice.devices)),
             "note": self._note(),
+            **self._kinds(),
             **self._serving_plan.basis(),
         } | ({"slower": "; ".join(slower)} if slower else {})
+
+    def _kinds(self) -> dict[str, str]:
+        known = self._serving_plan.known
+        if not isinstance(known, kinds.ProfilesByKind):
+            return {}
+        return {"kinds": ", ".join(f"{index} {known.devices[index]}" for index in self._choice.devices)}
 
     def restarts(self) -> Mapping[int, int]:
         return {device.index: device.restarts for device in self._fleet.all_devices}
@@ -237,7 +242,7 @@ class Server:
 
     def _device(self, index: int, tasks: asyncio.TaskGroup) -> Device:
         known = self._serving_plan.known
-        profiles = render_profiles(known) if known is not None else ""
+        profiles = render_profiles(kinds.on(known, index)) if known is not None else ""
         return Device(
             index,
             self._choice.backend,
@@ -267,7 +272,7 @@ class Server:
         return next((device.note for device in self._fleet.all_devices if device.note), "")
 
     def _started(self, http_port: int | None, grpc_port: int | None) -> Started:
-        known = self._serving_plan.known
+        there = kinds.by_kind(self._serving_plan.known).items()
         return Started(
             self._choice,
             self._note(),
@@ -276,7 +281,7 @@ class Server:
             http_port,
             grpc_port,
             self._serving_plan.controller is not None,
-            f"{known.origin}: {known.note}" if known is not None else "none",
+            "; ".join(f"{kind}{', ' if kind else ''}{each.origin}: {each.note}" for kind, each in there) or "none",
         )
 
 

@@ -17,7 +17,7 @@ from gemlet.serve.control.settings import ControlSettings
 from gemlet.serve.plan import plan_files
 from gemlet.serve.plan.demand_file import HOP_MS
 from gemlet.serve.plan.model import Demand, PlanOptions
-from gemlet.serve.profiles import profile_files
+from gemlet.serve.profiles import kinds, profile_files
 from gemlet.serve.profiles.learned import Learned
 from gemlet.serve.profiles.profile import limited
 from gemlet.serve.server import backend_choice, initial_plan
@@ -25,15 +25,17 @@ from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.scaling import DeviceScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from contextlib import AsyncExitStack
 
     from gemlet.serve.dispatch.dispatcher import Assignment
     from gemlet.serve.dispatch.engine import Engine
+    from gemlet.serve.execution.ray_placement import Cluster
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.plan.model import Plan
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.serve.profiles.profile import ModelProfile, Profiles
     from gemlet.serve.server.options import ServerOptions
 
@@ -42,23 +44,43 @@ MIB = 1 << 20
 POLICY = "nway+type"  # where nothing else is asked for
 
 
+def choose(options: ServerOptions, cluster: Cluster | None) -> tuple[backend_choice.Choice, Known | None]:
+    """What to run on, and the profiles, where kinds of devices were named with them. Raises UsageError."""
+    counts, folder = options.gpus, None
+    if counts is None and options.demand is not None and options.profiles is None and options.devices is None:
+        counts, folder = plan_files.load_service(options.demand).kinds, options.demand.parent
+    if counts:
+        if cluster is not None:
+            raise UsageError("Ray does not say of which kind a device is", hint="leave out --ray, or the kinds of GPUs")
+        return backend_choice.of_kinds(options.executor, plan_files.load_kinds(counts, folder))
+    if cluster is None:
+        return backend_choice.choose(options.executor, options.devices), None
+    return backend_choice.placed(options.executor, options.devices, cluster), None
+
+
 class ServingPlan:
     """Makes plans and brings them into force. Raises UsageError, ConfigError for files that are wrong.
 
-    known: the profiles that there are, of whatever models. fleet: what the plans are for; empty until the server has
-    devices. controller: None until control(), and where nothing follows the load.
+    known: the profiles that there are, of whatever models; None: those that options or the demand file name. fleet:
+    what the plans are for; empty until the server has devices. controller: None until control(), and where nothing
+    follows the load.
     """
 
-    def __init__(self, options: ServerOptions, on: backend_choice.Choice, engine: Engine) -> None:
+    def __init__(
+        self, options: ServerOptions, on: backend_choice.Choice, engine: Engine, known: Known | None = None
+    ) -> None:
         self._options = options
         self._choice = on
         self._engine = engine
-        self.known = self._read_profiles()
+        self.known: Known | None = known if known is not None else self._read_profiles()
         self._demanded = plan_files.load_service(options.demand) if options.demand else None
         self.fleet = Fleet(engine, ())
         self.controller: Controller | None = None
-        self._learned = Learned(HOP_MS)
-        self._adopted: dict[str, ModelProfile] = {}  # of what was learned, by the model's key: what plans rest on
+        if isinstance(self.known, kinds.ProfilesByKind):
+            engine.expectation.kinds = self.known.devices
+        self._learned = {kind: Learned(HOP_MS) for kind in kinds.by_kind(self.known)}
+        # Of what was learned, by kind of device and the model's key: what plans rest on.
+        self._adopted: dict[tuple[str, str], ModelProfile] = {}
         self._start_control: Callable[[], None] | None = None  # where it waits for profiles
         if self.known is not None and on.backend in backend_choice.ON_GPU | {"modelled"}:
             engine.expectation.observer = self._observe
@@ -77,24 +99,30 @@ class ServingPlan:
             return None
         return profile_files.load_profiles(named)
 
-    def _of_models(self, specs: Sequence[ModelSpec] | None = None) -> Profiles | None:
+    def _of_models(self, specs: Sequence[ModelSpec] | None = None) -> Known | None:
         """Of these models, by label; None: of those that are served."""
         specs = self.specs() if specs is None else specs
         found = backend_choice.profiles_of(specs, self.known, self._choice.backend)
-        more = {
-            spec.label: limited(self._adopted[spec.key], max(1, spec.max_batch))
-            for spec in specs
-            if spec.key in self._adopted and (found is None or spec.label not in found.models)
-        }
-        if not more or self.known is None:
+        learned = [spec for spec in specs if spec.label in self._by_learning(specs)]
+        if not learned or self.known is None:
             return found
-        return msgspec.structs.replace(self.known, models=(found.models if found is not None else {}) | more)
+        given = kinds.by_kind(found)
+
+        def with_learned(kind: str, profiles: Profiles) -> Profiles:
+            more = {
+                spec.label: limited(self._adopted[kind, spec.key], max(1, spec.max_batch))
+                for spec in learned
+                if (kind, spec.key) in self._adopted
+            }
+            return msgspec.structs.replace(profiles, models=(given[kind].models if kind in given else {}) | more)
+
+        return kinds.changed(self.known, with_learned)
 
     def _by_learning(self, specs: Sequence[ModelSpec]) -> set[str]:
         """Labels of the models whose profile is from their own batches."""
-        found = backend_choice.profiles_of(specs, self.known, self._choice.backend)
-        given = found.models.keys() if found is not None else set()
-        return {spec.label for spec in specs if spec.key in self._adopted and spec.label not in given}
+        given = kinds.models(backend_choice.profiles_of(specs, self.known, self._choice.backend))
+        keys = {key for _, key in self._adopted}
+        return {spec.label for spec in specs if spec.key in keys and spec.label not in given}
 
     # What batches teach
 
@@ -102,12 +130,15 @@ class ServingPlan:
         served = self._engine.models.get(place.model)
         if served is not None:
             now = asyncio.get_running_loop().time()
-            self._learned.observe(served.spec.key, place.gpu_let.sm, rows, ms / place.slowdown, now)
+            learned = self._learned.get(kinds.kind_of(self.known, place.gpu_let.gpu))
+            if learned is not None:
+                learned.observe(served.spec.key, place.gpu_let.sm, rows, ms / place.slowdown, now)
 
     async def learn(self) -> None:
         """Plans models without a profile by what their batches took; to be called every few seconds."""
         specs = [spec for spec in self.specs() if spec.platform != "noop"]
-        self._learned.keep_only({spec.key for spec in specs})
+        for learned in self._learned.values():
+            learned.keep_only({spec.key for spec in specs})
         new = self._adopt(specs)
         known = self._of_models(specs)
         if not new or known is None or not initial_plan.planned_by_profiles(specs, known):
@@ -123,25 +154,27 @@ class ServingPlan:
     def _adopt(self, specs: Sequence[ModelSpec]) -> bool:
         """Whether there is a profile that was not there, or one of more sizes than before."""
         now, new = asyncio.get_running_loop().time(), False
-        given = backend_choice.profiles_of(specs, self.known, self._choice.backend)
+        given = kinds.models(backend_choice.profiles_of(specs, self.known, self._choice.backend))
         for spec in specs:
-            if spec.sm is not None or (given is not None and spec.label in given.models):
+            if spec.sm is not None or spec.label in given:
                 continue
             memory = self._engine.models[spec.label].memory / MIB
-            found, before = self._learned.profile(spec.key, now, weights_mib=memory), self._adopted.get(spec.key)
-            if found is not None and (before is None or _sizes(found) != _sizes(before)):
-                self._adopted[spec.key], new = found, True
+            for kind, learned in self._learned.items():
+                found, before = learned.profile(spec.key, now, weights_mib=memory), self._adopted.get((kind, spec.key))
+                if found is not None and (before is None or _sizes(found) != _sizes(before)):
+                    self._adopted[kind, spec.key], new = found, True
         return new
 
-    async def _plan_learned(self, specs: Sequence[ModelSpec], labels: AbstractSet[str], known: Profiles) -> None:
+    async def _plan_learned(self, specs: Sequence[ModelSpec], labels: AbstractSet[str], known: Known) -> None:
         """A plan in which these models have a part for the first time, by the rates at which they were asked for."""
         now = asyncio.get_running_loop().time()
         seen = []
         for spec in specs:
             if spec.label in labels:
                 logger.info("%s is planned by what its batches took here", spec.label)
-                self._engine.expectation.know(spec.label, known.models[spec.label])
-                seen.append(Demand(model=spec.label, rate=self._learned.rate(spec.key, now), slo_ms=spec.slo_ms))
+                self._engine.expectation.know(spec.label, kinds.of_model(known, spec.label))
+                rate = sum(learned.rate(spec.key, now) for learned in self._learned.values())
+                seen.append(Demand(model=spec.label, rate=rate, slo_ms=spec.slo_ms))
         demands = [each for each in self._known_demands({spec.label for spec in specs}) if each.model not in labels]
         async with self.controller.applying if self.controller is not None else nullcontext():
             plan = await asyncio.to_thread(self._make_plan, list(specs), [*demands, *seen])
@@ -154,9 +187,12 @@ class ServingPlan:
         return initial_plan.basis(self.fleet.plan(), self.specs(), self._of_models(), self._by_learning(self.specs()))
 
     def tell_expectation(self) -> None:
+        self._tell_expectation(spec.label for spec in self.specs())
+
+    def _tell_expectation(self, labels: Iterable[str]) -> None:
         known = self._of_models()
-        for spec in self.specs():
-            self._engine.expectation.know(spec.label, known.models.get(spec.label) if known is not None else None)
+        for label in labels:
+            self._engine.expectation.know(label, kinds.of_model(known, label) if known is not None else None)
 
     def first_plan(self) -> Plan:
         if self._options.plan is None:
@@ -212,9 +248,7 @@ class ServingPlan:
             await self.fleet.apply(plan, specs)
             after = self._keys()
             others = {label for label in before.keys() | after.keys() if before.get(label) != after.get(label)}
-            known = self._of_models()
-            for label in others:
-                self._engine.expectation.know(label, known.models.get(label) if known is not None else None)
+            self._tell_expectation(others)
             if self.controller is not None:
                 self._tell(self.controller, plan, others | slos.keys())
 
@@ -246,7 +280,8 @@ class ServingPlan:
             self._start_control = partial(self.control, keep, ends, tasks)
             return
         plan = self.fleet.plan()
-        demands = plan.demands or initial_plan.demands_of(self.specs(), known, initial_plan.FACTORS[-1])
+        devices = self._choice.devices if isinstance(known, kinds.ProfilesByKind) else self._choice.devices[:1]
+        demands = plan.demands or initial_plan.demands_of(self.specs(), known, initial_plan.FACTORS[-1], devices)
         self._planning = ends.enter_context(PlanningProcess(known))
         self.controller = Controller(
             self.fleet,

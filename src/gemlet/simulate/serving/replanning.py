@@ -11,6 +11,7 @@ from gemlet.serve.control import difference, propose
 from gemlet.serve.control.change import Change
 from gemlet.serve.control.decide import Decider, capacity
 from gemlet.serve.plan import planner
+from gemlet.serve.profiles import kinds
 from gemlet.serve.profiles.ladder import ladder
 from gemlet.simulate.serving.simulator import Coming, Warming
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gemlet.serve.control.propose import Proposal
     from gemlet.serve.control.settings import ControlSettings
     from gemlet.serve.plan.model import Demand, Infeasible, Plan
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.profiles.kinds import Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class SimulatedController:
 
     def __init__(
         self,
-        profiles: Profiles,
+        known: Known,
         demands: Sequence[Demand],
         settings: ControlSettings,
         start: Plan,
@@ -55,7 +56,7 @@ class SimulatedController:
     ) -> None:
         self.decider = Decider(demands, settings)
         self.history: list[Change] = []
-        self._profiles = profiles
+        self._known = known
         self._devices = range(devices)
         self._costs = costs or Costs()
         self._planner = plan
@@ -80,7 +81,7 @@ class SimulatedController:
             return None
         old = self.decider.in_force
         self._questions = 0
-        proposal = propose.answer(self._profiles, self.decider.question(cause), self._plan)
+        proposal = propose.answer(self._known, self.decider.question(cause), self._plan)
         plan = proposal.plan
         delay = 0.0
         warming: tuple[Warming, ...] = ()
@@ -114,7 +115,7 @@ class SimulatedController:
         loads: dict[int, float] = {}
         for step in steps:
             if isinstance(step, difference.Load):
-                mib = self._profiles.models[step.model].weights_mib
+                mib = kinds.on(self._known, step.gpu).models[step.model].weights_mib
                 loads[step.gpu] = loads.get(step.gpu, 0.0) + mib / self._costs.load_mib_per_s
         return loads
 
@@ -129,7 +130,7 @@ class SimulatedController:
             seen: Counter[tuple[float, str]] = Counter()
             for gpu_let in gpu.gpu_lets:
                 for task in gpu_let.tasks:
-                    surface = self._profiles.models[task.model].surface
+                    surface = kinds.on(self._known, gpu.index).models[task.model].surface
                     largest = max(task.batch, surface.max_batch) if len(gpu_let.tasks) == 1 else task.batch
                     seen[gpu_let.sm, task.model] += 1
                     key = (gpu.index, gpu_let.sm, task.model, seen[gpu_let.sm, task.model])

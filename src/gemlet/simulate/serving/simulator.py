@@ -23,11 +23,12 @@ from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.plan.search import interference
-from gemlet.serve.profiles import variation
+from gemlet.serve.profiles import kinds, variation
 from gemlet.serve.profiles.variation import nearest_rank
 
 if TYPE_CHECKING:
     from gemlet.serve.plan.model import Plan
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.serve.profiles.profile import Profiles
 
 ROUNDING_MS = 1e-6
@@ -135,7 +136,7 @@ class Control(Protocol):
 
 def simulate(
     plan: Plan,
-    profiles: Profiles,
+    known: Known,
     arrivals: Arrivals,
     slos: Mapping[str, float],
     seconds: float,
@@ -151,7 +152,7 @@ def simulate(
 
     hop_ms: of each batch, beside its time; where the ``spread`` has one, the median.
     """
-    run = _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere, hop_ms=hop_ms, spread=spread)
+    run = _Run(plan, known, slos, random.Random(seed), drop=drop, interfere=interfere, hop_ms=hop_ms, spread=spread)
     return run.run(arrivals, seconds, control)
 
 
@@ -159,7 +160,7 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        profiles: Profiles,
+        known: Known,
         slos: Mapping[str, float],
         chance: random.Random,
         *,
@@ -168,20 +169,23 @@ class _Run:
         hop_ms: float,
         spread: Spread,
     ) -> None:
-        self._profiles = profiles
+        self._known = known
         self._slos = slos
         self._chance = chance
         self._interfere = interfere
         self._hop_ms = hop_ms
         self._spread = spread
-        self._rows: dict[tuple[str, float], list[float]] = {}
-        self._contentions: dict[tuple[float, str], interference.Contention] = {}
+        self._rows: dict[tuple[str, str, float], list[float]] = {}
+        self._contentions: dict[tuple[str, float, str], interference.Contention] = {}
         expectation = Expectation()
-        for model, profile in profiles.models.items():
-            expectation.know(model, profile)
-        self._dispatcher = Dispatcher(
-            plan, expectation, lambda model: profiles.models[model].surface.max_batch, drop=drop
-        )
+        if isinstance(known, kinds.ProfilesByKind):
+            expectation.kinds = known.devices
+        largest = {}
+        for model in kinds.models(known):
+            profiles = kinds.of_model(known, model)
+            expectation.know(model, profiles)
+            largest[model] = max(profile.surface.max_batch for profile in profiles.values())
+        self._dispatcher = Dispatcher(plan, expectation, largest.__getitem__, drop=drop)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._now = 0.0
@@ -277,21 +281,26 @@ class _Run:
 
         self._at(batch.started + took, done)
 
-    def _row(self, model: str, sm: float) -> list[float]:
-        if (model, sm) not in self._rows:
-            self._rows[model, sm] = self._profiles.models[model].surface.row(sm)
-        return self._rows[model, sm]
+    def _alone(self, profiles: Profiles, model: str, sm: float, rows: int) -> float:
+        """Milliseconds; beyond the profile no faster per row, as a model may have larger batches on another kind."""
+        key = (profiles.device.name, model, sm)
+        if key not in self._rows:
+            self._rows[key] = profiles.models[model].surface.row(sm)
+        row = self._rows[key]
+        last = len(row) - 1
+        return row[rows] if rows <= last else row[last] * rows / last
 
     def _service_time(self, batch: Batch) -> float:
         place = batch.place
-        profile = self._profiles.models[place.model]
-        took = self._row(place.model, place.gpu_let.sm)[len(batch.requests)]
+        profiles = kinds.on(self._known, place.gpu_let.gpu)
+        profile = profiles.models[place.model]
+        took = self._alone(profiles, place.model, place.gpu_let.sm, len(batch.requests))
         working = self._working.get(place.gpu_let.gpu, {})
         running = [each for which, each in working.items() if which != id(place.gpu_let)]
         if self._interfere:
             over = sum(sm for sm, _ in running) + place.gpu_let.sm - 1
             took *= interference.slowdown_beside(
-                profile.sensitivity, [self._contention(*each) for each in running], over
+                profile.sensitivity, [self._contention(profiles, *each) for each in running], over
             )
         if running and self._spread.batch > 1:
             took *= variation.around_median(self._spread.batch, self._chance)
@@ -299,10 +308,11 @@ class _Run:
             took *= variation.jitter(profile.variation, self._chance)
         return took + self._hop_ms * variation.around_median(self._spread.way, self._chance)
 
-    def _contention(self, sm: float, model: str) -> interference.Contention:
-        if (sm, model) not in self._contentions:
-            self._contentions[sm, model] = interference.contention(self._profiles, sm, [model])
-        return self._contentions[sm, model]
+    def _contention(self, profiles: Profiles, sm: float, model: str) -> interference.Contention:
+        key = (profiles.device.name, sm, model)
+        if key not in self._contentions:
+            self._contentions[key] = interference.contention(profiles, sm, [model])
+        return self._contentions[key]
 
     def _count_drops(self) -> None:
         for drop in self._dispatcher.drops():

@@ -42,6 +42,23 @@ def test_quantiles_are_nearest_ranks_of_the_last_numbers(numbers: list[float], l
         recent.forget()
 
 
+def test_the_same_share_of_another_kind_of_device_takes_its_own_time() -> None:
+    slow = ModelProfile(latency=((1.0, 1, 30.0), (1.0, 8, 240.0)))
+    expectation = Expectation()
+    expectation.kinds = {0: "fast", 1: "slow", 2: "unknown"}
+    expectation.know("a", {"fast": PROFILE, "slow": slow})
+
+    def on(gpu: int) -> Assignment:
+        return Assignment(GpuLetState(gpu, 0, 1.0), "a", 4, 100.0, 1.0)
+
+    assert [expectation(on(gpu), 1) for gpu in range(3)] == [10.0, 30.0, 0.0]
+    for _ in range(BATCHES + 1):
+        expectation.observe(on(1), 1, 60.0)
+    assert [expectation(on(gpu), 1) for gpu in range(3)] == [10.0, pytest.approx(60.0), 0.0]
+    expectation.know("a", None)
+    assert expectation(on(0), 1) == 0.0
+
+
 def test_a_device_as_its_profile_has_no_margin_and_no_correction() -> None:
     expectation = profiled()
     assert expectation.margin(place()) == 0

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import gemlet.serve
 from gemlet.config import text_file
-from gemlet.errors import ConfigError, InvalidValue
+from gemlet.errors import ConfigError, InvalidValue, UsageError
 from gemlet.load import arrivals
 from gemlet.serve.plan import demand_file, glet_files, picture, plan_files
 from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
-from gemlet.serve.profiles import modelled
+from gemlet.serve.profiles import kinds, modelled, profile
 from tests.unit.serve.cases import demand, scaling, world
+from tests.unit.serve.two_kinds import named, two
 
 H200 = modelled.h200()
 EXAMPLES = Path(gemlet.serve.__file__).parent / "examples"
@@ -106,6 +107,43 @@ def test_the_way_to_the_executor_takes_time_unless_it_is_said_to_take_none() -> 
     assert hop("hop = '250us'\n") == pytest.approx(0.25)
     with pytest.raises(ConfigError, match="hop: 'soon' is not a duration"):
         hop("hop = 'soon'\n")
+
+
+def test_devices_of_several_kinds_are_named_by_their_profiles(tmp_path: Path) -> None:
+    slow = named(H200, "slow")
+    (tmp_path / "slow.json").write_text(profile.render(slow))
+    text = TEXT.replace("gpus = 3\n", "")
+    path = tmp_path / "demands.toml"
+    path.write_text('gpus = { h200 = 2, "slow.json" = 1 }\n' + text)
+    service = demand_file.parse(path.read_text(), "x.toml", read)
+    assert (service.gpus, service.kinds) == (3, {"h200": 2, "slow.json": 1})
+    known, count = plan_files.load_known(service, tmp_path, None, None)
+    assert count == 3
+    assert isinstance(known, kinds.ProfilesByKind)
+    assert known.devices == {0: "NVIDIA H200", 1: "NVIDIA H200", 2: "slow"}
+    # The command line goes before the file.
+    known, count = plan_files.load_known(service, tmp_path, tmp_path / "slow.json", None)
+    assert (known, count) == (slow, None)
+    known, count = plan_files.load_known(service, tmp_path, None, {str(tmp_path / "slow.json"): 4})
+    assert (known, count) == (slow, 4)
+    with pytest.raises(UsageError, match="names the profiles of each kind already"):
+        plan_files.load_known(service, tmp_path, tmp_path / "slow.json", {"h200": 1})
+    for line in ("gpus = { h200 = 0 }\n", 'gpus = { h200 = 1 }\nprofiles = "h200"\n'):
+        with pytest.raises(ConfigError, match="gpus"):
+            demand_file.parse(line + text, "x.toml", read)
+
+
+def test_a_plan_for_other_kinds_of_device_is_refused(tmp_path: Path) -> None:
+    known, there = two({"a": scaling(1.0)}, {"a": scaling(2.0)})
+    made = plan(known, [demand("a", 400, 100)], there)
+    path = tmp_path / "plan.json"
+    path.write_bytes(msgspec.json.encode(made))
+    assert plan_files.load_plan(path, known, ()) == made
+    turned, _ = two({"a": scaling(1.0)}, {"a": scaling(2.0)}, (0, 2))
+    with pytest.raises(ConfigError, match="GPU 0 is planned as one, and is other"):
+        plan_files.load_plan(path, turned, ())
+    with pytest.raises(ConfigError, match="GPU 0 is planned as one, and is of the only kind"):
+        plan_files.load_plan(path, H200, ())
 
 
 def test_a_misspelt_key_has_a_suggestion() -> None:

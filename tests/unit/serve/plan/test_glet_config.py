@@ -63,7 +63,7 @@ def test_a_list_of_nodes_with_and_without_types():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"GPUs": [{"Type": "a", "Num": 1}, {"Type": "b", "Num": 1}]}, "a and b: a plan has only one kind of device"),
+        ({"GPUs": [{"Type": "a", "Num": 1}, {"Type": "b", "Num": 1}]}, "a and b: the file does not"),
         ({"nodes": [{"nGPUs": -1}]}, "not in the form that glet writes: Expected `int` >= 0"),
         ({"GPUs": [], "Avail_Parts": [0]}, "not in the form that glet writes"),
         ({"models": []}, "it is not one of glet's files"),

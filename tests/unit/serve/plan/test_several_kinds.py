@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.errors import InvalidValue
+from gemlet.serve.control import propose
+from gemlet.serve.control.propose import Question
+from gemlet.serve.control.settings import Cause, ControlSettings
 from gemlet.serve.plan import several_kinds
 from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
@@ -18,7 +21,8 @@ from gemlet.serve.plan.policies import POLICIES
 from gemlet.serve.plan.verify import verify
 from gemlet.serve.profiles import kinds, modelled
 from tests.examples import few
-from tests.unit.serve.cases import demand, scaling, world
+from tests.unit.serve.cases import demand, scaling
+from tests.unit.serve.two_kinds import two
 
 if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import ModelProfile, Profiles
@@ -130,15 +134,6 @@ def test_a_plan_of_one_kind_is_byte_for_byte_what_it_was_before_there_were_sever
 EXACT = PlanOptions(quantile=0.5, grid=10)
 
 
-def two(fast: dict[str, ModelProfile], slow: dict[str, ModelProfile], counts: tuple[int, int] = (1, 1)):
-    """Two imaginary kinds, the devices there are of each, and their inventory."""
-    one, other = world(**fast), world(**slow)
-    one = msgspec.structs.replace(one, device=msgspec.structs.replace(one.device, name="one"))
-    other = msgspec.structs.replace(other, device=msgspec.structs.replace(other.device, name="other"))
-    there = Inventory(gpus=sum(counts), kinds=("one",) * counts[0] + ("other",) * counts[1])
-    return kinds.of_counts([(one, counts[0]), (other, counts[1])]), there
-
-
 def devices(made: Plan) -> dict[str, set[str]]:
     """The kinds that serve each model."""
     found: dict[str, set[str]] = {}
@@ -217,6 +212,21 @@ def test_what_a_device_was_planned_for_as_another_kind_is_not_kept():
     assert isinstance(again, Plan)
     assert not again.kept
     assert [gpu.device for gpu in again.gpus] == ["other"]
+
+
+def test_a_controller_plans_on_what_lives_of_each_kind():
+    both, there = two({"a": scaling(1.0), "b": scaling(1.0)}, {"a": scaling(2.0), "b": scaling(2.0)}, (1, 2))
+    wanted = (demand("a", 450, 100), demand("b", 450, 100))
+    made = plan(both, wanted, there, None, EXACT)
+    assert isinstance(made, Plan)
+    assert [gpu.device for gpu in made.gpus] == ["one"]
+    settings = ControlSettings(planner=EXACT)
+    question = Question(Cause("devices", "one died"), wanted, (1, 2), made, settings)
+    proposal = propose.answer(both, question, plan)
+    assert proposal.plan is not None
+    assert {gpu.index: gpu.device for gpu in proposal.plan.gpus} == {1: "other", 2: "other"}
+    assert verify(proposal.plan, both, there, EXACT) == []
+    assert propose.least_devices(both, wanted, EXACT) == pytest.approx(0.9)
 
 
 def test_shares_leave_no_kind_fuller_than_it_is():

@@ -7,10 +7,11 @@ import pytest
 
 from gemlet.errors import UsageError
 from gemlet.serve.plan.model import Demand
-from gemlet.serve.profiles import modelled
-from gemlet.serve.server import initial_plan
+from gemlet.serve.profiles import kinds, modelled
+from gemlet.serve.server import backend_choice, initial_plan
 from gemlet.serve.server.backend_choice import profiles_of
 from tests.unit.serve.stand_in import model
+from tests.unit.serve.two_kinds import named
 
 KNOWN = modelled.h200()
 
@@ -149,3 +150,41 @@ def test_what_a_plan_rests_on_is_told_truly():
         "tight": {"profiles": "modelled", "plan": "the configuration, since no plan holds"},
         "without": {"profiles": "none", "plan": without},
     }
+
+
+def test_devices_of_several_kinds_are_planned_and_told_of_by_kind():
+    slow = named(msgspec.structs.replace(KNOWN, models={"resnet50": KNOWN.models["resnet50"]}), "slow")
+    slow = msgspec.structs.replace(slow, origin="measured")
+    known = kinds.of_devices([KNOWN, slow], {1: KNOWN.device.name, 4: "slow"})
+    specs = [spec("resnet50", slo_ms=25.0), spec("bert", slo_ms=25.0)]
+    plan = initial_plan.make(specs, profiles_of(specs, known, "modelled"), [1, 4])
+    assert {gpu.index: gpu.device for gpu in plan.gpus} == {1: KNOWN.device.name, 4: "slow"}
+    assert "bert" not in {task.model for gpu_let in plan.gpus[1].gpu_lets for task in gpu_let.tasks}
+    assert initial_plan.basis(plan, specs, known) == {
+        "profiles": f"{KNOWN.device.name}: modelled; slow: measured, of resnet50 only",
+        "plan": f"policy nway+type, modelled profiles of {KNOWN.device.name} and measured profiles of slow",
+    }
+    unknown = [*specs, spec("mine")]
+    plan = initial_plan.make(unknown, known, [1, 4])
+    assert [gpu.device for gpu in plan.gpus] == [KNOWN.device.name, "slow"]
+    assert initial_plan.basis(plan, unknown, known)["plan"] == (
+        "the configuration: there is no profile of mine for this device"
+    )
+
+
+def test_gpus_of_a_kind_are_found_by_their_name(monkeypatch):
+    here = ("NVIDIA H100", "NVIDIA A100", "NVIDIA H100", "NVIDIA H100")
+    monkeypatch.setattr(backend_choice, "gpu_names", lambda: here)
+    monkeypatch.setattr(backend_choice, "_missing", lambda _: "")
+    counts = [(named(KNOWN, "NVIDIA A100"), 1), (named(KNOWN, "NVIDIA H100"), 2)]
+    chosen, known = backend_choice.of_kinds("auto", counts)
+    assert chosen.devices == (0, 1, 2)
+    assert known.devices == {0: "NVIDIA H100", 1: "NVIDIA A100", 2: "NVIDIA H100"}
+    chosen, known = backend_choice.of_kinds("green", counts[1:])
+    assert (chosen.devices, known) == ((0, 2), counts[1][0])
+    with pytest.raises(UsageError, match="2 devices of the kind NVIDIA A100 are asked for, 1 are here") as caught:
+        backend_choice.of_kinds("green", [(counts[0][0], 2)])
+    assert "3 NVIDIA H100, 1 NVIDIA A100" in caught.value.hint
+    chosen, known = backend_choice.of_kinds("modelled", counts)
+    assert chosen.devices == (0, 1, 2)
+    assert known.devices == {0: "NVIDIA A100", 1: "NVIDIA H100", 2: "NVIDIA H100"}

@@ -15,7 +15,9 @@ from gemlet.serve.server import serving_plan
 from gemlet.serve.server.backend_choice import Choice
 from gemlet.serve.server.options import ServerOptions
 from gemlet.serve.server.serving_plan import ServingPlan
+from tests.unit.serve.cases import scaling
 from tests.unit.serve.stand_in import Service, model
+from tests.unit.serve.two_kinds import two
 
 LOOK_S = 5.0
 
@@ -46,10 +48,11 @@ def here(monkeypatch):
     monkeypatch.setattr(serving_plan.asyncio, "to_thread", at_once)
 
 
-def world(*specs):
+def world(*specs, known=None):
     service = Service(*specs)
     options = ServerOptions(repository=Path("/nowhere"), profiles=Path("h200"), replan=False)
-    plan = ServingPlan(options, Choice("green", (0,)), service.engine)
+    devices = (0,) if known is None else tuple(known.devices)
+    plan = ServingPlan(options, Choice("green", devices), service.engine, known)
     plan.fleet = Fleet()
     return service, plan
 
@@ -61,15 +64,15 @@ def spec(name, revision="a", **more):
 class Place:
     """A gpu-let of the whole device that a model has its turns on."""
 
-    def __init__(self, name):
-        self.model, self.gpu_let, self.slowdown = name, type("GpuLet", (), {"sm": 1.0}), 1.0
+    def __init__(self, name, gpu=0):
+        self.model, self.gpu_let, self.slowdown = name, type("GpuLet", (), {"sm": 1.0, "gpu": gpu}), 1.0
 
 
-async def traffic(service, plan, name, seconds, *, rows=4, each_s=0.1, ms=3.0):
+async def traffic(service, plan, name, seconds, *, rows=4, each_s=0.1, ms=3.0, gpu=0):
     loop = asyncio.get_running_loop()
     end, look = loop.time() + seconds, loop.time() + LOOK_S
     while loop.time() < end:
-        service.engine.expectation.observe(Place(name), rows, ms)
+        service.engine.expectation.observe(Place(name, gpu), rows, ms)
         await asyncio.sleep(each_s)
         if loop.time() >= look:
             look += LOOK_S
@@ -114,6 +117,24 @@ def test_a_new_revision_is_learned_anew(here):
         assert plan.basis()["profiles"] == "none"
         await traffic(service, plan, "mine", 3 * LOOK_S)
         assert plan.basis()["profiles"] == "learned from its batches: mine"
+
+    virtually(run())
+
+
+def test_what_a_model_takes_is_learned_for_each_kind_of_device_by_itself(here):
+    async def run():
+        both, _ = two({"other": scaling(1.0)}, {"other": scaling(1.0)})
+        service, plan = world(spec("mine"), known=both)
+        await traffic(service, plan, "mine", AFTER_S + 2 * LOOK_S, gpu=1, ms=9.0)
+        assert plan.basis() == {
+            "profiles": "one: none; other: learned from its batches: mine",
+            "plan": "policy nway+type, learned from its batches: mine",
+        }
+        assert [gpu.device for gpu in plan.fleet.plan().gpus] == ["other"]
+        await traffic(service, plan, "mine", AFTER_S + 2 * LOOK_S, gpu=0, ms=3.0)
+        expects = service.engine.expectation
+        plan.tell_expectation()
+        assert expects(Place("mine", 0), 4) < 0.5 * expects(Place("mine", 1), 4)
 
     virtually(run())
 

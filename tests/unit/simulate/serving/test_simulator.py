@@ -15,6 +15,7 @@ from gemlet.serve.profiles.profile import ModelProfile, Profiles, Vector
 from gemlet.simulate.serving import peak
 from gemlet.simulate.serving.simulator import MEASURED, Outcome, Spread, Tally, simulate
 from tests.unit.serve.cases import DRAM_BOUND, demand, scaling, world
+from tests.unit.serve.two_kinds import two
 
 EXACT = PlanOptions(quantile=0.5, grid=10)
 H200 = modelled.h200()
@@ -200,3 +201,16 @@ def test_the_search_from_above_finds_the_highest_of_several_edges() -> None:
     assert peak.highest_below(holds, 2000) == pytest.approx(800, rel=0.01)
     assert peak.highest_below(holds, 700) == 700
     assert peak.highest_below(lambda _: False, 700) == 0.0
+
+
+def test_a_batch_takes_as_long_as_on_the_kind_of_device_that_it_runs_on() -> None:
+    known, there = two({"a": scaling(1.0), "b": scaling(1.0)}, {"a": scaling(3.0)})
+    wanted = [demand("a", 250, 100), demand("b", 900, 100)]
+    made = plan(known, wanted, there, None, EXACT)
+    assert isinstance(made, Plan)
+    assert [(gpu.device, gpu.gpu_lets[0].tasks[0].model) for gpu in made.gpus] == [("one", "b"), ("other", "a")]
+    share = made.gpus[1].gpu_lets[0].sm
+    coming = {d.model: arrivals.times(arrivals.constant(1.0), arrivals.gaps("uniform", 0.0, random.Random(1)), 20)
+              for d in wanted}  # fmt: skip
+    outcome = simulate(made, known, coming, {"a": 100, "b": 100}, 20)
+    assert outcome.models["a"].percentile(0.5) == pytest.approx(3.0 / share)
