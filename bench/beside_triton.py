@@ -9,7 +9,10 @@ tests/triton/repository, two inputs and two outputs of 16 numbers. Rounds altern
 numbers of requests at a time, so that other work on the machine falls on all. `echo` is no server: it gives the same
 bytes each time (bench.echo_server), which is what Python's fastest event loop makes possible.
 
-of Triton  the median, least and highest of what a server's rate is of Triton's in the same round
+half       Poisson arrivals at half of what the slower of the two servers carried just before, with the most requests at
+           a time; the same rate for both: how long requests take where neither is full
+of Triton  the median, least and highest of what a server's rate is of Triton's in the same round; at half load what its
+           p99 is of Triton's
 cpu        microseconds of a processor for each request, all processes of a server together, which other work on the
            machine changes less than rates
 """
@@ -23,6 +26,7 @@ import statistics
 import sys
 import tempfile
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -35,13 +39,39 @@ from tests.triton.triton_server import INSTALLED, triton
 
 MODEL = "simple"
 AT_A_TIME = (1, 16, 64)
+COMPARED = ("triton", "gemlet")
+
+HALF = "half"
+Key = tuple[str, str, str]  # protocol, load: requests at a time or HALF, server
 
 
-Key = tuple[str, int, str]  # protocol, requests at a time, server
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of perf_analyzer: requests/s, microseconds, and seconds of a processor for each request."""
+
+    rate: float
+    p50_us: float
+    p99_us: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Its process, its address by a protocol, and that over HTTP."""
+
+    process: psutil.Process
+    address: str
+    asked: str
+
+    def under(self, protocol: str, requests: int, *, at_a_time: int = 1, rate: float | None = None) -> Measured:
+        before = _used(self.process), _count(self.asked)
+        row = perf_analyzer.measured(protocol, self.address, MODEL, at_a_time=at_a_time, rate=rate, requests=requests)
+        cpu = (_used(self.process) - before[0]) / max(1, _count(self.asked) - before[1])
+        return Measured(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]), cpu)
 
 
 def rows(rounds: int, requests: int, at_a_time: tuple[int, ...]) -> list[dict[str, object]]:
-    found: dict[Key, list[tuple[float, float, float]]] = {}
+    found: dict[Key, list[Measured]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(probes.REPOSITORY / MODEL, folder / "models" / MODEL)
@@ -53,39 +83,46 @@ def rows(rounds: int, requests: int, at_a_time: tuple[int, ...]) -> list[dict[st
         ):
             theirs = next(each for each in psutil.Process().children() if each.name() == "tritonserver")
             ours, it = psutil.Process(server.process.pid), psutil.Process(pid)
-            # Its process, its address by protocol, and its address over HTTP.
             cases = {
-                ("grpc", "triton"): (theirs, grpc, http),
-                ("grpc", "gemlet"): (ours, server.grpc, server.http),
-                ("http", "triton"): (theirs, http, http),
-                ("http", "gemlet"): (ours, server.http, server.http),
-                ("http", "echo"): (it, nothing, nothing),
+                ("grpc", "triton"): Server(theirs, grpc, http),
+                ("grpc", "gemlet"): Server(ours, server.grpc, server.http),
+                ("http", "triton"): Server(theirs, http, http),
+                ("http", "gemlet"): Server(ours, server.http, server.http),
+                ("http", "echo"): Server(it, nothing, nothing),
             }
             for _ in range(rounds):
                 for number in at_a_time:
-                    for (protocol, which), (process, address, asked) in cases.items():
-                        before = _used(process), _count(asked)
-                        row = perf_analyzer.measured(protocol, address, MODEL, at_a_time=number, requests=requests)
-                        cpu = (_used(process) - before[0]) / max(1, _count(asked) - before[1])
-                        one = float(row["Inferences/Second"]), float(row["p99 latency"]), cpu
-                        found.setdefault((protocol, number, which), []).append(one)
+                    for (protocol, which), one in cases.items():
+                        full = one.under(protocol, requests, at_a_time=number)
+                        found.setdefault((protocol, str(number), which), []).append(full)
+                for protocol in ("grpc", "http"):
+                    most = str(max(at_a_time))
+                    half = min(found[protocol, most, which][-1].rate for which in COMPARED) / 2
+                    for which in COMPARED:
+                        seen = cases[protocol, which].under(protocol, requests, rate=half)
+                        found.setdefault((protocol, HALF, which), []).append(seen)
+    return told(found)
+
+
+def told(found: dict[Key, list[Measured]]) -> list[dict[str, object]]:
+    """Medians, and what each server's are of Triton's in the same round."""
     return [
         {
-            "protocol": protocol, "at_a_time": number, "server": which,
-            "rate": round(statistics.median(rate for rate, _, _ in each)),
-            "p99_us": round(statistics.median(p99 for _, p99, _ in each)),
-            "cpu_us": round(1e6 * statistics.median(cpu for _, _, cpu in each)),
-            "of_triton": _quotients(each, found[protocol, number, "triton"]),
+            "protocol": protocol, "load": load, "server": which,
+            "rate": round(statistics.median(one.rate for one in each)),
+            "p50_us": round(statistics.median(one.p50_us for one in each)),
+            "p99_us": round(statistics.median(one.p99_us for one in each)),
+            "cpu_us": round(1e6 * statistics.median(one.cpu_s for one in each)),
+            "of_triton": _quotients(each, found[protocol, load, "triton"], late=load == HALF),
         }
-        for (protocol, number, which), each in found.items()
+        for (protocol, load, which), each in found.items()
     ]  # fmt: skip
 
 
-def _quotients(
-    ours: list[tuple[float, float, float]], theirs: list[tuple[float, float, float]]
-) -> tuple[float, float, float]:
-    """Of the rates in the same rounds: median, least, highest."""
-    found = sorted(a[0] / b[0] for a, b in zip(ours, theirs, strict=True))
+def _quotients(ours: list[Measured], theirs: list[Measured], *, late: bool) -> tuple[float, float, float]:
+    """Of the rates, or where it is ``late`` that counts of the p99, in the same rounds: median, least, highest."""
+    pairs = zip(ours, theirs, strict=True)
+    found = sorted(a.p99_us / b.p99_us if late else a.rate / b.rate for a, b in pairs)
     return round(statistics.median(found), 2), round(found[0], 2), round(found[-1], 2)
 
 
@@ -113,11 +150,11 @@ def main() -> int:
         return 1
     found = rows(given.rounds, given.requests, tuple(map(int, given.at_a_time.split(","))))
     if given.json:
-        print(json.dumps({"schema": 2, "rounds": given.rounds, "cases": found}, indent=1))
+        print(json.dumps({"schema": 3, "rounds": given.rounds, "cases": found}, indent=1))
         return 0
-    print("protocol  at a time  server  requests/s      p99      cpu  of Triton")
+    print("protocol       load  server  requests/s       p50       p99      cpu  of Triton")
     for row in found:
-        words = "{protocol:8}{at_a_time:>11}  {server:6}{rate:>12}{p99_us:>6} us{cpu_us:>6} us"
+        words = "{protocol:8}{load:>11}  {server:6}{rate:>12}{p50_us:>7} us{p99_us:>7} us{cpu_us:>6} us"
         print(words.format_map(row), "{:10.2f} ({:.2f} to {:.2f})".format(*row["of_triton"]))
     return 0
 

@@ -15,15 +15,21 @@ LIBRARIES = INSTALLED / "libb64" / "usr" / "lib" / "x86_64-linux-gnu"
 THERE = PROGRAM.exists() and LIBRARIES.exists()
 
 
-def measured(protocol, address, model, *, at_a_time, requests, shared_memory="none"):
-    """Its row of columns, as text. ``address``: HOST:PORT. Raises RuntimeError with its words if it fails."""
+def measured(protocol, address, model, *, at_a_time=1, rate=None, requests, shared_memory="none"):
+    """Its row of columns, as text. ``address``: HOST:PORT; rate: requests/s, Poisson, in place of so many at a time.
+
+    Raises RuntimeError with its words if it fails.
+    """
+    load = ["--concurrency-range", str(at_a_time)]
+    if rate is not None:
+        load = ["--request-rate-range", f"{rate:g}", "--request-distribution", "poisson"]
     runtime = list(INSTALLED.glob("lib/python*/site-packages/nvidia/cuda_runtime/lib"))
     environment = os.environ | {"LD_LIBRARY_PATH": ":".join(map(str, (LIBRARIES, *runtime)))}
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder, "table.csv")
         done = subprocess.run(
             [
-                PROGRAM, "-m", model, "-u", address, "-i", protocol, "--concurrency-range", str(at_a_time),
+                PROGRAM, "-m", model, "-u", address, "-i", protocol, *load,
                 "--measurement-mode", "count_windows", "--measurement-request-count", str(requests),
                 "--shared-memory", shared_memory, "-s", "999", "-r", "3", "-f", table,
             ],
