@@ -119,7 +119,7 @@ class Gpus(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        if value.isascii() and value.isdigit():
+        if value.isascii() and value.isdigit() and int(value):
             return int(value)
         counts: dict[str, int] = {}
         for part in value.split(","):

@@ -97,7 +97,7 @@ def test_the_list_of_policies(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--policy", "nwya"], "did you mean nway?"),
         (["--quantile", "2"], "quantile 2"),
-        (["--gpus", "0"], "0 GPUs"),
+        (["--gpus", "0"], "'0' is not a number of devices"),
         (["--grid", "1000"], "grid 1000"),
         (["--profiles", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
         (["--previous", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
@@ -185,7 +185,7 @@ def test_devices_of_several_kinds(demands: Path, slow: Path, capsys: pytest.Capt
     code, out, _ = ran(capsys, "plan", demands, "--gpus", f"h200=1,{slow}=2")
     assert code == 0
     assert "of the SMs, NVIDIA H200" in out
-    for wrong in ("h200=0", "h200", "h200=1,h200=1", "=1", "-1"):
+    for wrong in ("0", "h200=0", "h200", "h200=1,h200=1", "=1", "-1"):
         code, _, err = ran(capsys, "plan", demands, "--gpus", wrong)
         assert code == 2
         assert "is not a number of devices" in err

@@ -47,8 +47,11 @@ POLICY = "nway+type"  # where nothing else is asked for
 def choose(options: ServerOptions, cluster: Cluster | None) -> tuple[backend_choice.Choice, Known | None]:
     """What to run on, and the profiles, where kinds of devices were named with them. Raises UsageError."""
     counts, folder = options.gpus, None
-    if counts is None and options.demand is not None and options.profiles is None and options.devices is None:
+    if counts is None and options.demand is not None and options.profiles is None:
         counts, folder = plan_files.load_service(options.demand).kinds, options.demand.parent
+        if counts and options.devices is not None:
+            hint = "leave out --devices, or name one kind's profiles with --profiles"
+            raise UsageError(f"--devices and gpus of {options.demand} both say which devices to serve on", hint=hint)
     if counts:
         if cluster is not None:
             raise UsageError("Ray does not say of which kind a device is", hint="leave out --ray, or the kinds of GPUs")
