@@ -48,6 +48,21 @@ def of_devices(profiles: Sequence[Profiles], devices: Mapping[int, str]) -> Know
     return profiles[0] if len(profiles) == 1 else ProfilesByKind(kinds=kinds, devices=dict(devices))
 
 
+def of_names(profiles: Profiles, names: Mapping[int, str]) -> Known:
+    """What profiles of one kind say of devices with these names: nothing of the others, if some have the profiles' own.
+
+    If none has, they are taken to hold for all.
+    """
+    own = profiles.device.name
+    if own not in names.values() or set(names.values()) == {own}:
+        return profiles
+    kinds = {own: profiles}
+    for name in sorted(set(names.values()) - {own}):
+        device = msgspec.structs.replace(profiles.device, name=name)
+        kinds[name] = msgspec.structs.replace(profiles, device=device, models={})
+    return ProfilesByKind(kinds=kinds, devices=dict(names))
+
+
 def kind_of(known: Known | None, device: int) -> str:
     """ONE_KIND where all devices are of one."""
     return known.devices.get(device, ONE_KIND) if isinstance(known, ProfilesByKind) else ONE_KIND

@@ -81,7 +81,8 @@ class ServingPlan:
         self.controller: Controller | None = None
         if isinstance(self.known, kinds.ProfilesByKind):
             engine.expectation.kinds = self.known.devices
-        self._learned = {kind: Learned(HOP_MS) for kind in kinds.by_kind(self.known)}
+        # Not of kinds that nothing is known of: a plan needs their SMs and memory, too.
+        self._learned = {kind: Learned(HOP_MS) for kind, each in kinds.by_kind(self.known).items() if each.models}
         # Of what was learned, by kind of device and the model's key: what plans rest on.
         self._adopted: dict[tuple[str, str], ModelProfile] = {}
         self._start_control: Callable[[], None] | None = None  # where it waits for profiles
@@ -92,15 +93,22 @@ class ServingPlan:
     def specs(self) -> list[ModelSpec]:
         return [served.spec for served in self._engine.models.values()]
 
-    def _read_profiles(self) -> Profiles | None:
+    def _read_profiles(self) -> Known | None:
         """Those of the command line or the demand file; else the modelled ones, where time is modelled anyway."""
         named = self._options.profiles
         if named is None and self._options.demand is not None:
             service = plan_files.load_service(self._options.demand)
             named = self._options.demand.parent / service.profiles if service.profiles else None
-        if named is None and self._choice.backend in backend_choice.ON_GPU:
+        on_gpu = self._choice.backend in backend_choice.ON_GPU
+        if named is None and on_gpu:
             return None
-        return profile_files.load_profiles(named)
+        known = profile_files.load_profiles(named)
+        names = backend_choice.gpu_names() if on_gpu and self._options.ray is None else ()
+        here = {index: names[index] for index in self._choice.devices if index < len(names)}
+        if here and known.device.name not in here.values():
+            others = " and ".join(dict.fromkeys(here.values()))
+            logger.warning("the profiles are of %s, and are taken to hold for %s", known.device.name, others)
+        return kinds.of_names(known, here)
 
     def _of_models(self, specs: Sequence[ModelSpec] | None = None) -> Known | None:
         """Of these models, by label; None: of those that are served."""

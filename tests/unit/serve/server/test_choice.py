@@ -10,8 +10,11 @@ from gemlet.cli import serve
 from gemlet.errors import UsageError
 from gemlet.serve.profiles import kinds, profile
 from gemlet.serve.server import serving_plan
+from gemlet.serve.server.backend_choice import Choice
 from gemlet.serve.server.options import ServerOptions
+from gemlet.serve.server.serving_plan import ServingPlan
 from tests.unit.serve.cases import scaling, world
+from tests.unit.serve.stand_in import Service, model
 from tests.unit.serve.two_kinds import named
 
 
@@ -39,6 +42,25 @@ def test_kinds_of_the_demand_file(folder):
     assert (choice.devices, known) == ((4,), None)
     with pytest.raises(UsageError, match="both say which devices"):
         serving_plan.choose(options(demand=demand, devices=(0,)), None)
+
+
+def test_profiles_of_one_kind_say_nothing_of_the_others_on_a_mixed_host(folder, monkeypatch, caplog):
+    profiles = folder / "one.json"
+
+    def known(*names):
+        monkeypatch.setattr(serving_plan.backend_choice, "gpu_names", lambda: names)
+        choice = Choice("green", tuple(range(len(names))))
+        return ServingPlan(options(profiles=profiles), choice, Service(model("m", platform="python")).engine)
+
+    made = known("one", "NVIDIA A100")
+    assert isinstance(made.known, kinds.ProfilesByKind)
+    assert made.known.devices == {0: "one", 1: "NVIDIA A100"}
+    assert made.basis()["profiles"] == "one: modelled; NVIDIA A100: none"
+    assert list(kinds.on(made.known, 1).models) == []
+    assert caplog.text == ""
+    assert known("one", "one").known.device.name == "one"
+    assert known("NVIDIA A100", "NVIDIA H100").known.device.name == "one"
+    assert "the profiles are of one, and are taken to hold for NVIDIA A100 and NVIDIA H100" in caplog.text
 
 
 def test_kinds_of_the_command_line_go_before_and_not_with_ray(folder):
