@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gemlet.errors import InvalidValue
 from gemlet.serve.plan import demand, explain, keep, several_kinds
 from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.profiles.kinds import Known, ProfilesByKind
 
+PLANS = 4  # that the work on a plan of several kinds is divided among
 SEARCHED_GPUS, SEARCHED_FACTOR = 64, 4  # how many devices, and how many times those there are, a search may need
 
 
@@ -41,6 +44,8 @@ def plan(
     if isinstance(profiles, Profiles):
         return _on_one_kind(profiles, demands, there, previous, options=options, policy=policy)
     names = dict.fromkeys(name for name in there.kinds if name in profiles.kinds)
+    if len(names) > 1:  # several plans are made for one
+        options = msgspec.structs.replace(options, effort=options.effort // PLANS)
     found = [_kind(profiles, name, demands, there, options=options, policy=policy) for name in names]
     return several_kinds.plan(found, demands, previous, policy)
 

@@ -10,7 +10,7 @@ few times. All models on one kind are tried, too, and of the plans found the one
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from gemlet.serve.plan.model import Demand, Gpu
 
-ROUNDS = 12  # in which a kind that was too full gets less
-LESS = 0.93  # of what it had
+ROUNDS = 8  # in which a kind that was too full gets less
+LESS = 0.9  # of what it had
 LEAST = 0.01  # devices: a model is not divided for less
 ROUNDING = 1e-9
 
@@ -73,8 +73,10 @@ class _Search:
             if made is not None and made.kept:
                 return made
             found += [made] if made is not None else []
-        filled = self._filled()
-        found += [filled] if filled is not None else []
+        least = ceil(sum(min(kind.cost(demand.model) for kind in self.kinds) for demand in self.wanted))
+        if not found or min(len(made.gpus) for made in found) > least:
+            filled = self._filled()
+            found += [filled] if filled is not None else []
         if found:
             return min(found, key=lambda made: len(made.gpus))
         return Infeasible(policy=policy, why=tuple(dict.fromkeys([*_too_few(self.kinds, self.wanted), *self.why])))
@@ -96,8 +98,8 @@ class _Search:
             shares = share_out(self.kinds, self.wanted, full)
             failed: list[str] = []
             made = self._planned(shares, failed) if shares is not None else None
-            if made is not None or not failed:
-                return made
+            if made is not None or not failed or len(failed) == len(self.kinds):
+                return made  # where all are too full, none can take what another leaves
             for name in failed:
                 full[name] *= LESS
         return None

@@ -245,6 +245,23 @@ def test_shares_leave_no_kind_fuller_than_it_is():
     assert "x: no" in made.why
 
 
+def test_kinds_that_are_all_too_full_are_asked_once():
+    """Planning again takes a controller's time: none can take what another leaves."""
+    asked: list[str] = []
+
+    def kind(name: str, slots: tuple[int, ...], **costs: float) -> several_kinds.Kind:
+        def full(_demands: object, _previous: object) -> Infeasible:
+            asked.append(name)
+            return Infeasible(policy="p", why=("full",))
+
+        return several_kinds.Kind(name, slots, costs, full)
+
+    wanted = [demand(model, 1, 1) for model in "ab"]
+    made = several_kinds.plan([kind("x", (0,), a=0.9, b=2.0), kind("y", (1,), a=2.0, b=0.9)], wanted, None, "p")
+    assert isinstance(made, Infeasible)
+    assert asked == ["x", "y"]
+
+
 def test_two_profiles_of_one_kind_are_refused():
     with pytest.raises(InvalidValue, match="different kinds"):
         kinds.of_counts([(FAST, 1), (FAST, 2)])
