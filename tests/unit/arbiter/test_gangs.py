@@ -126,12 +126,11 @@ def test_gangs_that_slicing_serves_well_but_not_by_their_shares_take_turns():
         assert speed >= 0.7
 
 
-@pytest.mark.parametrize("host", [200, 300])
-@pytest.mark.parametrize("device", [FAST, DEVICE], ids=["fast", "slow"])
+@pytest.mark.parametrize(("host", "device"), [(200, DEVICE), (250, FAST)])
 def test_ranks_that_slices_would_keep_below_their_minimum_are_not_tried(host, device):
     """Slices give each of two about half. On two H100s trials of that cost the one of 75 % up to 0.16 in a second."""
     graph = replace(GRAPH, host=host * US)
-    jobs = Jobs((graph, BOTH, {"min": 0.75}), (graph, BOTH, {"min": 0.25}), device=device, seconds=5.5).run()
+    jobs = Jobs((graph, BOTH, {"min": 0.75}), (graph, BOTH, {"min": 0.25}), device=device, seconds=3.5).run()
     for speed in jobs.speeds(0):
         assert speed == pytest.approx(0.75, abs=0.02)
     for speed in jobs.speeds(1):

@@ -22,6 +22,7 @@ from gemlet.serve.profiles.profile import render
 
 KNOWN = profile_files.load_profiles(Path("h200"))
 MODEL = "lenet1"
+SLOW = "vgg16"  # thousands of requests a second where the other has hundreds of thousands
 LONG_S = 600.0
 
 
@@ -60,7 +61,7 @@ def test_an_executor_that_died_is_told():
 
 
 def test_rows_of_processes_stand_beside_the_others(monkeypatch, tmp_path):
-    monkeypatch.setitem(mixes.MIXES, "one", {MODEL: 1.0})
+    monkeypatch.setitem(mixes.MIXES, "one", {SLOW: 1.0})
     monkeypatch.setattr(serving, "WARM_UP_S", 0.0)
     result = tmp_path / "result.json"
     asked = []
