@@ -96,3 +96,19 @@ for size in sys.argv[1:]:
     cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     print(answer, managed.value, free.value >> 20)
 """
+
+# A kernel as large as the device is said to be, all of whose blocks run at once.
+COOPERATIVE = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+context, module, function, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuModuleLoadData(
+    ctypes.byref(module), b".version 6.0\\n.target sm_52\\n.address_size 64\\n.visible .entry empty()\\n{ ret; }\\n"
+)
+cuda.cuModuleGetFunction(ctypes.byref(function), module, b"empty")
+cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, 0)
+print([cuda.cuLaunchCooperativeKernel(function, 2 * count.value, 1, 1, 1024, 1, 1, 0, None, None) for _ in range(2)])
+"""

@@ -13,7 +13,7 @@ import pytest
 
 from gemlet import paths
 from gemlet.cli import serve_mps
-from tests.e2e.programs import MULTIPROCESSORS, SPIN
+from tests.e2e.programs import COOPERATIVE, MULTIPROCESSORS, SPIN
 from tests.waiting import eventually
 
 FAKE_PROGRAM = str(Path(__file__).parents[1] / "mps_control.sh")
@@ -99,6 +99,18 @@ def test_a_program_is_told_of_its_fraction_where_the_user_wants_it(started):
     third = own_part(started, "--sm", "30%")
     assert 0.2 * whole < third < 0.4 * whole
     assert own_part(started, "--group", "half", "--sm", "0.5") > third
+
+
+def test_a_cooperative_launch_that_is_too_large_is_explained(started):
+    def launched(*options, **changes):
+        return started("run", "--simulate", *options, "--", sys.executable, "-c", COOPERATIVE, **changes)
+
+    assert launched().stdout == "[0, 0]\n"
+    refused = launched("--sm", "30%")
+    assert refused.stdout == "[720, 720]\n"  # CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+    assert refused.stderr.count("hint: GEMLET_MULTIPROCESSORS=") == 1
+    asked = launched("--sm", "30%", GEMLET_MULTIPROCESSORS="")
+    assert (asked.stdout, "hint: GEMLET_MULTIPROCESSORS=" in asked.stderr) == ("[0, 0]\n", False)
 
 
 def test_a_run_within_a_run_has_its_own_fraction(started):
