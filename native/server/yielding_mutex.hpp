@@ -15,6 +15,8 @@ namespace gemlet::server {
 
 class YieldingMutex {
   public:
+    // `moment`: ns that the thread that decides waits for those who want it.
+    explicit YieldingMutex(uint64_t moment = 1'000'000) : moment_(moment) {}
     void lock() {
         waiting_.fetch_add(1);
         mutex_.lock();
@@ -22,20 +24,21 @@ class YieldingMutex {
         if (yields_.load()) futex_wake_all(waiting_);
     }
     void unlock() { mutex_.unlock(); }
+    bool is_wanted() const { return waiting_.load() > 0; }
 
     // For the thread that decides. Those who wait by now go first, if they come within a moment: it decides for
     // programs, which do not wait for a thread that gets no processor.
     void lock_after_others() {
         if (const uint32_t waiting = waiting_.load(); waiting > 0) {
             yields_.store(true);
-            futex_wait(waiting_, waiting, kMoment);
+            futex_wait(waiting_, waiting, moment_);
             yields_.store(false);
         }
         mutex_.lock();
     }
 
   private:
-    static constexpr uint64_t kMoment = 1'000'000;
+    const uint64_t moment_;
     std::mutex mutex_;
     std::atomic<uint32_t> waiting_{0};  // futex word
     std::atomic<bool> yields_{false};
