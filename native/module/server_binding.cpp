@@ -26,6 +26,13 @@ Uuid uuid_from(const nb::bytes& bytes) {
     return uuid;
 }
 
+using SeenTuple = std::optional<std::tuple<uint64_t, uint32_t, uint64_t>>;
+
+std::optional<Server::Seen> seen_from(const SeenTuple& seen) {
+    if (!seen) return std::nullopt;
+    return Server::Seen{std::get<0>(*seen), std::get<1>(*seen), std::get<2>(*seen)};
+}
+
 nb::bytes bytes_of(const Uuid& uuid) {
     return nb::bytes(uuid.data(), uuid.size());
 }
@@ -37,6 +44,7 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     take(given, "trace", options.trace);
     take(given, "connections", options.connections);
     take(given, "uses", options.uses);
+    take(given, "of_one", options.of_one);
     std::optional<uint64_t> host_memory;
     take(given, "host_memory", host_memory);
     options.host_memory = host_memory.value_or(kUnlimited);
@@ -133,6 +141,15 @@ nb::dict group_dict(const GroupView& g) {
     for (const auto& [bound, count] : g.latencies) latencies.append(nb::make_tuple(bound, count));
     d["latencies"] = latencies;
     d["latency_sum_ns"] = g.latency_sum;
+    d["programs"] = g.programs;
+    d["expected"] = g.expected;
+    d["launches"] = g.done.launches;
+    d["work_ns"] = g.done.work_ns;
+    d["moved"] = g.done.moved;
+    d["swapped"] = g.swapped;
+    d["awaits_memory"] = g.awaits_memory;
+    d["memory_reason"] = text(g.memory_reason);
+    d["beside_mps"] = to_python(g.beside_mps);
     nb::list clients;
     for (const ClientView& c : g.clients) clients.append(client_dict(c));
     d["clients"] = clients;
@@ -161,11 +178,11 @@ nb::dict unmanaged_dict(const Unmanaged& u) {
     return d;
 }
 
-nb::dict snapshot(Server& self) {
+nb::dict snapshot(Server& self, bool listed) {
     ServerView view;
     {
         nb::gil_scoped_release release;
-        view = self.view();
+        view = self.view(listed);
     }
     nb::dict d;
     d["now_ns"] = view.now;
@@ -190,9 +207,22 @@ nb::dict snapshot(Server& self) {
     nb::list groups;
     for (const GroupSettings& g : view.groups) groups.append(text(g.spec.name));
     d["groups"] = groups;
+    d["ungoverned"] = view.unmanaged.size();
     nb::list unmanaged;
-    for (const Unmanaged& u : view.unmanaged) unmanaged.append(unmanaged_dict(u));
+    if (listed)
+        for (const Unmanaged& u : view.unmanaged) unmanaged.append(unmanaged_dict(u));
     d["unmanaged"] = unmanaged;
+    return d;
+}
+
+nb::dict groups_by_pid(Server& self) {
+    std::vector<std::pair<pid_t, std::string>> all;
+    {
+        nb::gil_scoped_release release;
+        all = self.groups_by_pid();
+    }
+    nb::dict d;
+    for (const auto& [pid, group] : all) d[nb::int_(pid)] = text(group);
     return d;
 }
 
@@ -401,13 +431,10 @@ void bind_server(nb::module_& m) {
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "set_process_memory",
-            [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes,
-               std::optional<std::tuple<uint64_t, uint32_t, uint64_t>> seen) {
+            [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes, const SeenTuple& seen) {
                 Uuid id = uuid_from(uuid);
-                std::optional<Server::Seen> before;
-                if (seen) before = {std::get<0>(*seen), std::get<1>(*seen), std::get<2>(*seen)};
                 nb::gil_scoped_release release;
-                self.set_process_memory(id, pid, bytes, before);
+                self.set_process_memory(id, {{pid, bytes, seen_from(seen)}});
             },
             "uuid"_a, "pid"_a, "bytes"_a, "seen"_a = nb::none())
         .def(
@@ -415,9 +442,22 @@ void bind_server(nb::module_& m) {
             [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes) {
                 Uuid id = uuid_from(uuid);
                 nb::gil_scoped_release release;
-                self.confirm_process_memory(id, pid, bytes);
+                self.set_process_memory(id, {{pid, bytes, {}, true}});
             },
             "uuid"_a, "pid"_a, "bytes"_a)
+        .def(
+            "set_memory_of_processes",
+            [](Server& self, const nb::bytes& uuid,
+               const std::vector<std::tuple<pid_t, std::optional<uint64_t>, SeenTuple>>& processes) {
+                Uuid id = uuid_from(uuid);
+                std::vector<Server::Holding> holdings;
+                holdings.reserve(processes.size());
+                for (const auto& [pid, bytes, seen] : processes)
+                    holdings.push_back({pid, bytes.value_or(0), seen_from(seen), !bytes});
+                nb::gil_scoped_release release;
+                self.set_process_memory(id, holdings);
+            },
+            "uuid"_a, "processes"_a)
         .def("start", &Server::start, nb::call_guard<nb::gil_scoped_release>())
         .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
         .def("hand_over", hand_over)
@@ -427,7 +467,8 @@ void bind_server(nb::module_& m) {
         .def("inherit_ledger", inherit_ledger, "image"_a)
         .def("inherit_caller", inherit_caller, "caller"_a)
         .def("members", members)
-        .def("snapshot", snapshot)
+        .def("snapshot", snapshot, "listed"_a = true)
+        .def("groups_by_pid", groups_by_pid)
         .def("eventfd", &Server::event_fd)
         .def("take_events", take_events)
         .def("trace", trace, "since"_a, "most"_a)

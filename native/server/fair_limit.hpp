@@ -1,10 +1,12 @@
 // Something of which there is a limited number, shared so that nobody can take it all.
 //
 // One may take another only while more are free than it has, so one alone gets half, two get a third each, and there
-// is always something left for the next one. A few are kept for administrators, who may take all there are.
+// is always something left for the next one. Nobody may have more than `most`, for each that one has costs the others
+// something. A few are kept for administrators, who may take all there are.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -13,13 +15,14 @@ namespace gemlet::server {
 
 class FairLimit {
   public:
-    explicit FairLimit(size_t places) : places_(places), kept_((places + 63) / 64) {}
+    explicit FairLimit(size_t places, size_t most = SIZE_MAX)
+        : places_(places), most_(most), kept_((places + 63) / 64) {}
 
     bool take(const std::string& who, bool administrator) {
         const size_t free = places_ - taken_;
         if (free == 0) return false;
         size_t& theirs = held_[who];
-        if (!administrator && theirs + kept_ >= free) {
+        if (!administrator && (theirs + kept_ >= free || theirs >= most_)) {
             if (theirs == 0) held_.erase(who);
             return false;
         }
@@ -37,10 +40,11 @@ class FairLimit {
         auto found = held_.find(who);
         return found == held_.end() ? 0 : found->second;
     }
-    size_t places() const { return places_; }
+    // How many there are for `who`, as far as that is why it gets no more.
+    size_t places(const std::string& who) const { return held(who) >= most_ ? most_ : places_; }
 
   private:
-    size_t places_, kept_, taken_ = 0;
+    size_t places_, most_, kept_, taken_ = 0;
     std::unordered_map<std::string, size_t> held_;
 };
 

@@ -174,6 +174,7 @@ void Server::forget_group(const std::string& name) {
         }
         device->ledgers.erase(name);
         device->latencies.erase(name);
+        device->done.erase(name);
     }
     gangs_.tie(name, false);
     groups_.erase(name);
@@ -207,45 +208,59 @@ InSlot in_slot(const Attachment& a) {
 
 }  // namespace
 
-void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen) {
+void Server::book(Device& device, Attachment& a, const Holding& holding) {
+    const auto& seen = holding.seen;
+    const InSlot slot = in_slot(a);
+    if (seen && (seen->memory != slot.used || seen->contexts != a.contexts)) return;
+    // The driver has less of it while some is on the host.
+    if (a.movable && !at_rest(*a.movable, seen ? seen->moved : kAnyMoved)) return;
+    const uint64_t rest = holding.bytes - std::min(holding.bytes, slot.memory);
+    // An allocation that is charged and not made yet, and one that is freed and still charged, hide as much of
+    // the rest, for others to take. What the contexts take at least cannot be hidden so.
+    const uint64_t contexts = std::min(a.contexts * device.context_estimate, holding.bytes);
+    // Of the others, such as modules, the more of two looks counts.
+    const uint64_t last = std::min(std::exchange(a.rest, rest), a.slot.untracked());
+    a.slot.set_untracked(std::max({rest, contexts, last}));
+    // A context and nothing else: of managed memory the driver counts less than was charged, so the
+    // difference would be less than a context, for everybody.
+    const bool bare = a.contexts == 1 && slot.memory == 0 && rest > 0;
+    if (bare && (device.context_estimate == 0 || rest < device.context_estimate)) {
+        device.context_estimate = rest;
+        for (auto& [name, other] : device.ledgers) other->set_context_estimate(rest);
+    }
+    if (rest > 0 && a.page->contexts.load() != a.contexts) publish_contexts(a);
+}
+
+void Server::set_process_memory(const Uuid& uuid, const std::vector<Holding>& holdings) {
     std::lock_guard lock(mutex_);
     const Nanoseconds now = clock();
-    for (auto& device : devices_) {
-        if (device->uuid != uuid) continue;
-        for (auto& [id, attachment] : device->attachments) {
-            if (attachment->client->pid != pid) continue;
-            const InSlot slot = in_slot(*attachment);
-            if (seen && (seen->memory != slot.used || seen->contexts != attachment->contexts)) continue;
-            // The driver has less of it while some is on the host.
-            if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
-            const uint64_t rest = bytes - std::min(bytes, slot.memory);
-            // An allocation that is charged and not made yet, and one that is freed and still charged, hide as much
-            // of the rest, for others to take. What the contexts take at least cannot be hidden so.
-            const uint64_t contexts = std::min(attachment->contexts * device->context_estimate, bytes);
-            // Of the others, such as modules, the more of two looks counts.
-            const uint64_t last = std::min(std::exchange(attachment->rest, rest), attachment->slot.untracked());
-            attachment->slot.set_untracked(std::max({rest, contexts, last}));
-            // A context and nothing else: of managed memory the driver counts less than was charged, so the
-            // difference would be less than a context, for everybody.
-            bool bare = attachment->contexts == 1 && slot.memory == 0 && rest > 0;
-            if (bare && (device->context_estimate == 0 || rest < device->context_estimate)) {
-                device->context_estimate = rest;
-                for (auto& [name, other] : device->ledgers) other->set_context_estimate(rest);
+    const auto found = std::find_if(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; });
+    if (found == devices_.end() || holdings.empty()) return;
+    Device& device = **found;
+    std::unordered_map<pid_t, std::vector<Attachment*>> attachments;
+    for (auto& [id, a] : device.attachments) attachments[a->client->pid].push_back(a.get());
+    std::unordered_map<pid_t, std::vector<Absent*>> absent;
+    for (auto& [id, each] : absent_)
+        if (each.device.lock() == *found) absent[each.pid].push_back(&each);
+    for (const Holding& holding : holdings) {
+        const auto theirs = attachments.find(holding.pid);
+        if (!holding.only_confirms) {
+            if (theirs != attachments.end())
+                for (Attachment* a : theirs->second) book(device, *a, holding);
+            for (Absent* each : absent[holding.pid]) {
+                const uint64_t used = each->slot.used();
+                const auto& seen = holding.seen;
+                if (seen && (seen->memory != used || seen->contexts != each->contexts)) continue;
+                // Never less than it had: some of it may be on the host, or the driver not tell of it.
+                each->slot.set_untracked(
+                    std::max(each->slot.untracked(), holding.bytes - std::min(holding.bytes, used)));
             }
-            if (rest > 0 && attachment->page->contexts.load() != attachment->contexts) publish_contexts(*attachment);
         }
-        for (auto& [id, absent] : absent_) {
-            if (absent.pid != pid || absent.device.lock() != device) continue;
-            const uint64_t used = absent.slot.used();
-            if (seen && (seen->memory != used || seen->contexts != absent.contexts)) continue;
-            // Never less than it had: some of it may be on the host, or the driver not tell of it.
-            absent.slot.set_untracked(std::max(absent.slot.untracked(), bytes - std::min(bytes, used)));
-        }
-        check_claims(*device, pid, bytes, now);
-        settle_residency(*device, now);
-        apply(*device, now);
-        wake();
+        if (theirs != attachments.end()) check_claims(device, theirs->second, holding.bytes, now);
     }
+    settle_residency(device, now);
+    apply(device, now);
+    wake();
 }
 
 }  // namespace gemlet::server

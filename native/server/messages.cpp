@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "futex.h"
+#include "server/round.hpp"
 #include "server/server.hpp"
 
 namespace gemlet::server {
@@ -70,8 +71,8 @@ void Server::receive_from(const std::vector<uint32_t>& ids) {
         if (sender == senders.end()) sender = senders.insert(senders.end(), Sender{who, {}});
         sender->clients.push_back(id);
     }
-    const Nanoseconds end = clock() + kRound;
-    for (bool more = true; more && clock() < end;) {
+    const Round round(mutex_, clock() + kRound);
+    for (bool more = true; more && !round.is_over(clock());) {
         more = false;
         for (Sender& sender : senders) {
             if (sender.clients.empty()) continue;
@@ -308,7 +309,7 @@ bool Server::attach(Client& client, const Message& message) {
     auto full = [&](const FairLimit& limit, const char* what) {
         ++denied_;
         const std::string text = client.who + " has " + std::to_string(limit.held(client.who)) + " of " +
-                                 std::to_string(limit.places()) + " " + what + " already";
+                                 std::to_string(limit.places(client.who)) + " " + what + " already";
         emit("denied", client, text);
         return refuse(Status::kFull, text);
     };

@@ -85,6 +85,11 @@ struct Movable {
     uint32_t room_for = 0;  // number of its kRoom that waits; 0: none
 };
 
+// What clients say that they have done, of which a group remembers the sum when they go.
+struct Done {
+    uint64_t launches = 0, work_ns = 0, moved = 0;
+};
+
 // One client on one device. Owned by the device; drop() alone ends it, together with the client's Place.
 struct Attachment {
     Attachment(ClientId i, Client& c) : id(i), client(&c) {}
@@ -113,6 +118,8 @@ struct Attachment {
     Nanoseconds wanted = kNever;  // since when it has had work, from a request until it stops idle
     Why traced = Why::kShares;    // its standing, as far as it is in the trace
     std::unique_ptr<Movable> movable;
+    Done counted;             // of what it says that it has done: what its group has
+    bool known = false;       // there is something in `counted`: what it moved before is not news
     Unconfirmed unconfirmed;  // of what it says that it holds
     Unconfirmed hidden;       // what the driver says that it holds besides
 };
@@ -133,6 +140,7 @@ struct Device {
     std::map<std::string, GroupId> groups;  // those with clients here, now or before
     std::map<std::string, std::shared_ptr<Ledger>> ledgers;
     std::map<std::string, Latencies> latencies;  // of requests, of groups that are or were of the class latency
+    std::map<std::string, Done> done;            // by groups, as of their last count()
     uint64_t traced = 0;                         // changes of standings that are in the trace
     std::unordered_map<ClientId, std::unique_ptr<Attachment>> attachments;
 };

@@ -2,9 +2,11 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <unordered_set>
 #include <utility>
 
+#include "arbiter/saturating.hpp"
 #include "server/process.hpp"
 #include "server/server.hpp"
 
@@ -98,8 +100,23 @@ std::vector<Unmanaged> Server::unmanaged() const {
     return all;
 }
 
-ServerView Server::view() {
-    ServerView v = view_locked();
+// Takes in what a client has done since the last time. It writes what it pleases into its page, so no count falls.
+void Server::count(Device& device, Attachment& a) {
+    Done now{.launches = a.page->launches.load(), .work_ns = a.page->work_ns.load()};
+    if (a.movable) {
+        const wire::ResidencyPage& page = *a.movable->page;
+        now.moved = arbiter::plus(page.moved_out.load(), page.moved_in.load());
+    }
+    if (!std::exchange(a.known, true)) a.counted.moved = now.moved;
+    Done& sum = device.done[a.client->group];
+    for (uint64_t Done::* each : {&Done::launches, &Done::work_ns, &Done::moved}) {
+        sum.*each = arbiter::plus(sum.*each, arbiter::minus(now.*each, a.counted.*each));
+        a.counted.*each = std::max(a.counted.*each, now.*each);
+    }
+}
+
+ServerView Server::view(bool listed) {
+    ServerView v = view_locked(listed);
     std::vector<Unmanaged> ended;
     std::erase_if(v.unmanaged, [&](const Unmanaged& entry) {
         if (entry.started == 0 || start_of(entry.pid) == entry.started) return false;
@@ -112,7 +129,86 @@ ServerView Server::view() {
     return v;
 }
 
-ServerView Server::view_locked() {
+namespace {
+
+bool is_idle(const Attachment& a) {
+    return std::strcmp(a.state, "idle") == 0;
+}
+
+// What becomes of one group's clients, one after the other.
+struct Members {
+    size_t programs = 0, expected = 0;
+    uint64_t swapped = 0;
+    bool awaits_memory = false, all_idle = true;
+    std::string waits, away;  // the first reason why one waits for memory, or that it is away
+    std::vector<pid_t> beside_mps;
+    std::vector<ClientView> listed = {};
+    std::vector<AwaitedView> awaited = {};
+
+    void add(const Attachment& a, const ResidencyUsage* usage) {
+        ++programs;
+        all_idle = all_idle && is_idle(a);
+        if (!a.mps) beside_mps.push_back(a.client->pid);
+        if (!usage) return;
+        swapped = arbiter::plus(swapped, arbiter::minus(usage->movable, usage->mapped));
+        const bool waits_here = usage->queued || (!usage->resident && std::strcmp(a.state, "waits") == 0);
+        awaits_memory = awaits_memory || waits_here;
+        if (waits_here && waits.empty()) waits = usage->reason;
+        if (away.empty()) away = usage->reason;
+    }
+    // That an idle program's memory is away says nothing about the others.
+    std::string reason() const { return !waits.empty() || !all_idle ? waits : away; }
+};
+
+ClientView view_of(const Attachment& a, const ResidencyUsage* usage) {
+    const Client& client = *a.client;
+    ClientView v{client.id,
+                 client.pid,
+                 client.uid,
+                 client.command,
+                 a.state,
+                 a.slot.used(),
+                 a.slot.untracked(),
+                 a.page->launches.load(),
+                 a.contexts,
+                 a.mps,
+                 client.since,
+                 {},
+                 a.page->work_ns.load(),
+                 a.page->samples.load(),
+                 a.page->busy_samples.load(),
+                 a.page->awaited_samples.load()};
+    if (usage) {
+        const wire::ResidencyPage& page = *a.movable->page;
+        v.movable = {*usage, page.moved_out.load(), page.moved_in.load(), page.dropped.load(), page.pinned.load()};
+    }
+    return v;
+}
+
+}  // namespace
+
+GroupView Server::view_of(const Device& device, const GroupUsage& usage, const Group* group) {
+    GroupView g{usage, {}, 0, 0, false, {}};
+    const std::string& name = g.usage.spec.name;
+    if (group) {
+        g.settings = group->settings;
+        g.made_by_client = group->made_by_client;
+    }
+    if (auto ledger = device.ledgers.find(name); ledger != device.ledgers.end()) {
+        g.memory_used = ledger->second->used();
+        g.untracked = ledger->second->untracked();
+    }
+    if (auto known = device.latencies.find(name); known != device.latencies.end()) {
+        const auto& counts = known->second.counts();
+        for (size_t i = 0; i < counts.size(); ++i)
+            if (counts[i]) g.latencies.emplace_back(i, counts[i]);
+        g.latency_sum = known->second.sum();
+    }
+    if (auto done = device.done.find(name); done != device.done.end()) g.done = done->second;
+    return g;
+}
+
+ServerView Server::view_locked(bool listed) {
     std::lock_guard lock(mutex_);
     ServerView v{clock(), denied_, {}, {}, unmanaged()};
     for (auto& [name, group] : groups_) v.groups.push_back(group.settings);
@@ -123,60 +219,50 @@ ServerView Server::view_locked() {
         d.host_promised = device->residency.host_promised();
         d.context_estimate = device->context_estimate;
         // Once over the clients: with thousands of groups, a search for each group's would keep clients waiting.
-        std::unordered_map<std::string_view, std::vector<ClientView>> clients;
-        auto residency = residencies(*device, v.now);
+        std::unordered_map<std::string_view, Members> members;
+        const auto residency = residencies(*device, v.now);
         for (auto& [id, a] : device->attachments) {
-            clients[a->client->group].push_back({a->client->id,
-                                                 a->client->pid,
-                                                 a->client->uid,
-                                                 a->client->command,
-                                                 a->state,
-                                                 a->slot.used(),
-                                                 a->slot.untracked(),
-                                                 a->page->launches.load(),
-                                                 a->contexts,
-                                                 a->mps,
-                                                 a->client->since,
-                                                 {},
-                                                 a->page->work_ns.load(),
-                                                 a->page->samples.load(),
-                                                 a->page->busy_samples.load(),
-                                                 a->page->awaited_samples.load()});
-            if (!a->movable) continue;
-            const wire::ResidencyPage& page = *a->movable->page;
-            clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),
-                                                        page.dropped.load(), page.pinned.load()};
+            count(*device, *a);
+            const auto known = residency.find(id);
+            const ResidencyUsage* usage = a->movable && known != residency.end() ? &known->second : nullptr;
+            Members& theirs = members[a->client->group];
+            theirs.add(*a, usage);
+            if (listed) theirs.listed.push_back(server::view_of(*a, usage));
         }
-        std::unordered_map<std::string_view, std::vector<AwaitedView>> awaited;
-        for (const auto& [id, absent] : absent_)
-            if (absent.device.lock() == device)
-                awaited[absent.group].push_back({absent.pid, absent.slot.used(), absent.contexts});
-        const auto usages = device->arbiter->usage(v.now);
-        for (const GroupUsage& usage : usages) {
-            GroupView g{usage, {}, 0, 0, false, {}};
-            const std::string& name = g.usage.spec.name;
-            if (auto group = groups_.find(name); group != groups_.end()) {
-                g.settings = group->second.settings;
-                g.made_by_client = group->second.made_by_client;
+        for (const auto& [id, absent] : absent_) {
+            if (absent.device.lock() != device) continue;
+            Members& theirs = members[absent.group];
+            ++theirs.expected;
+            if (listed) theirs.awaited.push_back({absent.pid, absent.slot.used(), absent.contexts});
+        }
+        for (const GroupUsage& usage : device->arbiter->usage(v.now)) {
+            const auto group = groups_.find(usage.spec.name);
+            GroupView g = view_of(*device, usage, group == groups_.end() ? nullptr : &group->second);
+            if (auto found = members.find(usage.spec.name); found != members.end()) {
+                Members& theirs = found->second;
+                g.programs = theirs.programs;
+                g.expected = theirs.expected;
+                g.swapped = theirs.swapped;
+                g.awaits_memory = theirs.awaits_memory;
+                g.memory_reason = theirs.reason();
+                if (usage.spec.sm < 1) g.beside_mps = std::move(theirs.beside_mps);
+                g.clients = std::move(theirs.listed);
+                g.awaited = std::move(theirs.awaited);
             }
-            auto ledger = device->ledgers.find(name);
-            if (ledger != device->ledgers.end()) {
-                g.memory_used = ledger->second->used();
-                g.untracked = ledger->second->untracked();
-            }
-            if (auto known = device->latencies.find(name); known != device->latencies.end()) {
-                const auto& counts = known->second.counts();
-                for (size_t i = 0; i < counts.size(); ++i)
-                    if (counts[i]) g.latencies.emplace_back(i, counts[i]);
-                g.latency_sum = known->second.sum();
-            }
-            if (auto theirs = clients.find(name); theirs != clients.end()) g.clients = std::move(theirs->second);
-            if (auto theirs = awaited.find(name); theirs != awaited.end()) g.awaited = std::move(theirs->second);
             d.groups.push_back(std::move(g));
         }
         v.devices.push_back(std::move(d));
     }
     return v;
+}
+
+std::vector<std::pair<pid_t, std::string>> Server::groups_by_pid() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::pair<pid_t, std::string>> all;
+    for (const auto& [id, absent] : absent_) all.emplace_back(absent.pid, absent.group);
+    for (const auto& [id, client] : clients_)
+        if (!client->places.empty()) all.emplace_back(client->pid, client->group);
+    return all;
 }
 
 }  // namespace gemlet::server

@@ -188,19 +188,18 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
     }
 }
 
-void Server::check_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now) {
+// `theirs`: of one process, which has what it has once.
+void Server::check_claims(Device& device, std::vector<Attachment*> theirs, uint64_t bytes, Nanoseconds now) {
     if (!limits_residency(device)) return;
-    std::map<ClientId, Attachment*> theirs;  // of one process, which has what it has once
-    for (auto& [id, a] : device.attachments)
-        if (a->client->pid == pid) theirs.emplace(id, a.get());
+    std::sort(theirs.begin(), theirs.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
     uint64_t left = bytes;
-    for (auto& [id, a] : theirs) {
+    for (Attachment* a : theirs) {
         const Claim claim = claim_of(*a);
         const uint64_t claimed = arbiter::plus(claim.fixed, claim.mapped);
         a->unconfirmed.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
         // And the other way round: memory that it does not say it has is there nevertheless.
-        const uint64_t counted = arbiter::plus(claim.fixed, device.residency.committed(id));
-        const bool last = id == theirs.rbegin()->first;
+        const uint64_t counted = arbiter::plus(claim.fixed, device.residency.committed(a->id));
+        const bool last = a == theirs.back();
         a->hidden.look(last ? left : std::min(left, counted), counted, false, options_.claim_grace, now);
         left -= std::min(left, claimed);
     }
@@ -211,18 +210,6 @@ OnDevice Server::on_device(const Device& device, const Attachment& a) {
     const Claim claim = believed(a);
     const uint64_t mapped = std::max(claim.mapped, device.residency.committed(a.id));
     return {claim.fixed, a.movable ? a.movable->page->movable.load() : 0, mapped};
-}
-
-void Server::confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    const Nanoseconds now = clock();
-    for (auto& device : devices_) {
-        if (device->uuid != uuid) continue;
-        check_claims(*device, pid, bytes, now);
-        settle_residency(*device, now);
-        apply(*device, now);
-        wake();
-    }
 }
 
 std::unordered_map<ClientId, ResidencyUsage> Server::residencies(const Device& device, Nanoseconds now) {

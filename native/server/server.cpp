@@ -64,8 +64,8 @@ Nanoseconds Server::clock() {
 
 Server::Server(ServerOptions options)
     : options_(std::move(options)),
-      connections_(fewer_than_files(options_.connections, most_files())),
-      uses_(fewer_than_files(options_.uses, most_files())),
+      connections_(fewer_than_files(options_.connections, most_files()), options_.of_one),
+      uses_(fewer_than_files(options_.uses, most_files()), options_.of_one),
       named_devices_(kMaxDevices),
       epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       timer_(checked(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")),
@@ -264,7 +264,7 @@ bool Server::enter(std::unique_ptr<Client> client) {
     client->connection = FairPlace::in(connections_, client->who, client->administrator);
     if (!client->connection) {
         turn_away(*client, client->who + " has " + std::to_string(connections_.held(client->who)) + " of " +
-                               std::to_string(connections_.places()) +
+                               std::to_string(connections_.places(client->who)) +
                                " connections to the daemon already: the others' are kept for them");
         return false;
     }
@@ -295,6 +295,7 @@ void Server::drop(Client& client, const char* why) {
         Traced left = traced(*device, *attachment);
         left.state = "gone";
         trace_.left(client.who, std::move(left));
+        count(*device, *attachment);
         const OnDevice has = on_device(*device, *attachment);
         device->arbiter->remove_client(attachment->id, now);
         device->residency.leave(attachment->id, now);

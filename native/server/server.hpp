@@ -28,6 +28,8 @@ struct ServerOptions {
     size_t trace = 1 << 17;  // steps to remember; a machine with many requests makes some thousands a second
     // The most connections, and clients' uses of devices; fewer where the process may not open as many files.
     size_t connections = 4096, uses = 16'384;
+    // Of these, those of one user who is no administrator, or of one group's socket.
+    size_t of_one = 1024;
     // Bytes of the host that clients' memory may move to, of all devices together.
     uint64_t host_memory = arbiter::kUnlimited;
     arbiter::ResidencyParameters residency;
@@ -70,6 +72,13 @@ struct GroupView {
     std::vector<AwaitedView> awaited = {};
     std::vector<std::pair<size_t, uint64_t>> latencies = {};  // bounds that were needed, and how often
     Nanoseconds latency_sum = 0;
+    // Of all its clients and awaited processes, also where they are not listed.
+    size_t programs = 0, expected = 0;
+    Done done = {};
+    uint64_t swapped = 0;                // bytes on the host
+    bool awaits_memory = false;          // some client has work, and its memory is not on the device
+    std::string memory_reason = {};      // why it waits, where that is the memory
+    std::vector<pid_t> beside_mps = {};  // if it has a part of the multiprocessors: those not under MPS, as they say
 };
 
 struct DeviceView {
@@ -118,11 +127,16 @@ class Server {
         uint32_t contexts;
         uint64_t moved;  // bytes of its memory that left the device or came back
     };
-    void set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen = {});
-
-    // Only as a bound on what the process claims to hold where that makes others' memory leave; 0: the driver does
-    // not know it. Not called where the driver's account cannot be seen.
-    void confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes);
+    struct Holding {
+        pid_t pid;
+        uint64_t bytes;
+        std::optional<Seen> seen = {};
+        // Only as a bound on what the process claims to hold where that makes others' memory leave; `bytes` is 0: the
+        // driver does not know it. Never so where the driver's account cannot be seen.
+        bool only_confirms = false;
+    };
+    // Of many processes: one decision for all.
+    void set_process_memory(const Uuid& uuid, const std::vector<Holding>& holdings);
 
     void start();
     void stop();  // clients run on unmanaged
@@ -139,7 +153,10 @@ class Server {
     // For one that is started after this one's death: the ledgers with members, as of now.
     std::vector<LedgerImage> members();
 
-    ServerView view();
+    // `listed`: with each client.
+    ServerView view(bool listed = true);
+    // The group of each process that is a client or awaited.
+    std::vector<std::pair<pid_t, std::string>> groups_by_pid();
     int event_fd() const { return events_ready_.get(); }  // readable while take_events() would return something
     std::vector<Event> take_events();
     // Steps numbered `from` and later, and whose steps there are. The mutex is held for microseconds: some thousand
@@ -185,10 +202,12 @@ class Server {
     void note(const Attachment& attachment, const char* what, int64_t value);
     void note_standings(Device& device);
     static Traced traced(const Device& device, const Attachment& attachment);
+    static void count(Device& device, Attachment& attachment);
     void emit(const char* kind, const Client& client, std::string text = {}, const Device* device = nullptr);
     void note_unmanaged(const Client& client, std::string group, const std::string& why);
     std::vector<Unmanaged> unmanaged() const;
-    ServerView view_locked();
+    ServerView view_locked(bool listed);
+    static GroupView view_of(const Device& device, const GroupUsage& usage, const Group* group);
 
     // messages.cpp
     enum class Received { kMessage, kNothing, kEnd };  // kEnd: drop the client
@@ -215,7 +234,8 @@ class Server {
     void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
     void settle_residency(Device& device, Nanoseconds now);
-    void check_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now);
+    void check_claims(Device& device, std::vector<Attachment*> theirs, uint64_t bytes, Nanoseconds now);
+    static void book(Device& device, Attachment& attachment, const Holding& holding);
     static OnDevice on_device(const Device& device, const Attachment& attachment);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 

@@ -146,6 +146,7 @@ def test_status_json_has_its_documented_shape(gemlet):
         "mps",
         "outside",
         "unmanaged",
+        "ungoverned",
         "problem",
         "labels",
     }

@@ -30,7 +30,9 @@ class Accounting:
         Raises `DeviceError`.
         """
         busy = [
-            device.uuid for device in snapshot.devices if any(group.clients or group.awaited for group in device.groups)
+            device.uuid
+            for device in snapshot.devices
+            if any(group.programs or group.expected for group in device.groups)
         ]
         return {uuid: self._inventory.process_memory(uuid_text(uuid)) for uuid in busy}
 
@@ -56,13 +58,13 @@ class Accounting:
         }
         for device in snapshot.devices:
             by_pid = held.get(device.uuid, {})
-            for pid in {process.pid for group in device.groups for process in group.awaited}:
-                found = by_pid.get(pid)
-                if found is not None:
-                    self._server.set_process_memory(device.uuid, pid, found, seen.get((device.uuid, pid)))
-            for pid in {client.pid for group in device.groups for client in group.clients}:
-                found = by_pid.get(pid)
-                if found is not None:
-                    self._server.set_process_memory(device.uuid, pid, found, seen.get((device.uuid, pid)))
-                elif lists_all and pid not in by_pid:
-                    self._server.confirm_process_memory(device.uuid, pid, 0)
+            awaited = {process.pid for group in device.groups for process in group.awaited}
+            clients = {client.pid for group in device.groups for client in group.clients}
+            self._server.set_memory_of_processes(  # in one call: each waits for the server
+                device.uuid,
+                [
+                    (pid, by_pid.get(pid), seen.get((device.uuid, pid)))
+                    for pid in awaited | clients
+                    if by_pid.get(pid) is not None or (lists_all and pid in clients and pid not in by_pid)
+                ],
+            )

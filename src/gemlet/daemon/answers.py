@@ -295,7 +295,7 @@ async def _recorded(service: Service, request: Recorded) -> Any:
 
 
 async def _metrics(service: Service) -> str:
-    metrics = (await service.observer.status.get()).metrics
+    metrics = (await service.observer.summary.get()).metrics
     if metrics is None:
         raise Refused(
             "this daemon has no metrics: prometheus-client is not installed",

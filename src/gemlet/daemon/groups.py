@@ -185,8 +185,10 @@ class GroupBook:
         A program that names a group of its own (`GEMLET_GROUP`) would otherwise have what `gemlet run` refuses: limits
         beyond the quota, and names that are reserved or cannot be printed.
         """
+        if name in self.entries:  # first: to ask the server is to wait for it
+            return []
         owner = self._server.maker(name)
-        if name in self.entries or owner is None or self._administers(owner):
+        if owner is None or self._administers(owner):
             return []
         try:
             _check(GroupSpec(name=name))

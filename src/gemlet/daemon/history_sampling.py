@@ -24,7 +24,7 @@ class Moments:
         self._samples = 0
         self._waits: dict[tuple[bytes, str], dict[str, int]] = {}  # samples that found it waiting, by reason
         self._counters: dict[Key, Counters] = {}
-        self._moved: dict[tuple[Key, int], int] = {}  # by client
+        self._moved: dict[Key, int] = {}
         self._latencies: dict[tuple[bytes, str], Counts] = {}  # as of the last sample
         self._counted: dict[tuple[bytes, str], Counts] = {}  # as of the last moment
         self._at: float | None = None
@@ -40,7 +40,7 @@ class Moments:
         }
         for device in snapshot.devices:
             for group in device.groups:
-                if group.clients and (reason := _waits_for(group)):
+                if group.programs and (reason := _waits_for(group)):
                     waits = self._waits.setdefault((device.uuid, group.name), {})
                     waits[reason] = waits.get(reason, 0) + 1
 
@@ -71,8 +71,9 @@ class Moments:
                 then = before.get(key, (0.0, 0.0))
                 share, throttled = (max(0.0, a - b) for a, b in zip(counters, then, strict=True))
                 used += share
-                bytes_moved = self._moved_since(key, group, moved)
-                if seconds and (group.clients or share):
+                self._moved[key] = group.moved
+                bytes_moved = max(0, group.moved - moved.get(key, group.moved))
+                if seconds and (group.programs or share):
                     waited = _beyond(throttled / seconds, {r: n / samples for r, n in waits.get(key, {}).items()})
                     values = _group(group) | {
                         "share": share / seconds,
@@ -85,14 +86,6 @@ class Moments:
             if seconds:
                 devices[device.uuid, ""] = _row(_device(device) | {"share": used / seconds}, DEVICE_COLUMNS)
         return groups, devices
-
-    def _moved_since(self, key: Key, group: GroupStatus, before: dict[tuple[Key, int], int]) -> int:
-        total = 0
-        for client in group.clients:
-            if client.swap is not None:
-                now = self._moved[key, client.pid] = client.swap.moved_in + client.swap.moved_out
-                total += max(0, now - before.get((key, client.pid), now))
-        return total
 
 
 def _beyond(throttled: float, waits: dict[str, float]) -> dict[str, float]:
@@ -107,23 +100,21 @@ def _beyond(throttled: float, waits: dict[str, float]) -> dict[str, float]:
 
 def _waits_for(group: GroupUsage) -> str | None:
     # While a client's memory is away, the arbiter does not know that it has work.
-    if any(client.awaits_memory for client in group.clients):
+    if group.awaits_memory:
         return "memory"
     return group.why if group.waiting and group.why in REASONS else None
 
 
 def _group(group: GroupStatus) -> dict[str, float | None]:
-    swaps = [client.swap for client in group.clients if client.swap is not None]
-    swapped = sum(swap.swapped for swap in swaps)
     return {
         "target": group.target,
         "min": group.min,
         "max": group.max,
         "speed": group.speed,
-        "clients": float(len(group.clients)),
+        "clients": float(group.programs),
         "memory": float(group.memory_used),
-        "resident": float(max(0, group.memory_used - swapped)),
-        "swapped": float(swapped),
+        "resident": float(max(0, group.memory_used - group.swapped)),
+        "swapped": float(group.swapped),
     }
 
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAUSE = 0.1  # seconds between two looks at what changed, however fast programs come and go
+PAUSE = 0.1  # seconds between two looks at what changed, however fast programs come and go, and ...
+PAUSES = 4  # times what the look took, as there may be thousands of them
 PATIENCE = 2.0  # seconds for a disk to take what is written
 
 Pid = Annotated[int, msgspec.Meta(gt=0, lt=1 << 31)]
@@ -93,8 +95,9 @@ class Members:
                 async with asyncio.timeout(1.0):
                     await changed.wait()
             changed.clear()
+            began = time.thread_time()
             await self.write()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(max(PAUSE, PAUSES * (time.thread_time() - began)))
 
     async def write(self) -> None:
         """Writes what they are now beside all else, if that has changed."""

@@ -13,6 +13,11 @@ import msgspec
 from gemlet.decoding import convert
 from gemlet.model import DeviceTerms
 
+# A process, the bytes that the driver holds for it, and its memory, number of contexts and bytes moved before the
+# driver was asked: nothing is booked if these changed, nor while some of its memory is on the host. None for the bytes:
+# the driver knows no such process, which only bounds what it claims to hold where that makes others' memory leave.
+Held = tuple[int, int | None, tuple[int, int, int] | None]
+
 
 class Server(Protocol):
     """The part of `gemlet._native.Server` the daemon uses; tests put a fake in its place."""
@@ -80,24 +85,14 @@ class Server(Protocol):
     def members(self) -> list[dict[str, Any]]:
         """``ledgers`` of `hand_over` that have slots, as of now."""
 
-    def snapshot(self) -> dict[str, Any]:
-        """Usage now; see `Snapshot`."""
+    def snapshot(self, listed: bool = True) -> dict[str, Any]:
+        """Usage now; see `Snapshot`. ``listed``: with each client and each program that is not governed."""
 
-    def set_process_memory(
-        self,
-        uuid: bytes,
-        pid: int,
-        bytes: int,  # noqa: A002
-        seen: tuple[int, int, int] | None = None,
-    ) -> None:
-        """What the driver holds for a process in all; what its ledger does not explain is booked to its group.
+    def groups_by_pid(self) -> dict[int, str]:
+        """The group of each process that uses a device, or did under the daemon before and lives."""
 
-        ``seen``: its memory, number of contexts and bytes moved before the driver was asked; nothing is booked if they
-        changed, nor while some of its memory is on the host.
-        """
-
-    def confirm_process_memory(self, uuid: bytes, pid: int, bytes: int) -> None:  # noqa: A002
-        """Only as a bound on what it claims to hold where that makes others' memory leave; 0: the driver has none."""
+    def set_memory_of_processes(self, uuid: bytes, processes: list[Held]) -> None:
+        """What the driver holds for each process in all; what its ledger does not explain is booked to its group."""
 
     def eventfd(self) -> int:
         """Readable when `take_events` has something."""
@@ -159,11 +154,6 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int = 0
     movable: MovableUsage | None = None
 
-    @property
-    def awaits_memory(self) -> bool:
-        """Whether it has work and its memory is not on the device. An idle client's may be away without a wait."""
-        return self.movable is not None and (self.movable.queued or (not self.movable.here and self.state == "waits"))
-
 
 class AwaitedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """A process that used the device under the daemon before, and has not come yet; ``memory`` without contexts."""
@@ -180,6 +170,10 @@ class GroupUsage(DeviceTerms):
     speed: of its programs lately, relative to their speed alone; None while unknown. why: "shares", or why it does not
     share the device with others (`Why` in native/arbiter/arbiter.hpp). latencies: of requests of the class latency, the
     bounds that were needed and how often (native/server/latencies.hpp).
+
+    programs, expected: how many clients it has and awaits. launches, work_ns, moved (bytes): of all clients that it
+    ever had; these never fall. swapped: bytes on the host now. beside_mps: pids of clients that do not say that they
+    are under MPS, where it has a part of the multiprocessors. clients, awaited: each of them, where they are listed.
     """
 
     target: float = 0.0
@@ -195,18 +189,22 @@ class GroupUsage(DeviceTerms):
     made_by_client: bool = False
     latencies: tuple[tuple[int, int], ...] = ()
     latency_sum_ns: int = 0
+    programs: int = 0
+    expected: int = 0
+    launches: int = 0
+    work_ns: int = 0
+    moved: int = 0
+    swapped: int = 0
+    awaits_memory: bool = False
+    memory_reason: str = ""
+    beside_mps: tuple[int, ...] = ()
     clients: tuple[ClientUsage, ...] = ()
     awaited: tuple[AwaitedUsage, ...] = ()
 
     @property
     def explanation(self) -> str:
         """Why it runs or waits, for people: ``reason``, or where memory is away, which the arbiter knows nothing of."""
-        away = [(client, client.movable.reason) for client in self.clients if client.movable and client.movable.reason]
-        if waits := next((reason for client, reason in away if client.awaits_memory), None):
-            return waits
-        if any(client.state != "idle" for client in self.clients):
-            return self.reason  # that an idle program's memory is away says nothing about the others
-        return next((reason for _, reason in away), self.reason)
+        return self.memory_reason or self.reason
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,11 +236,14 @@ class UnmanagedUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Server.snapshot` returns. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes."""
+    """What `Server.snapshot` returns. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes. ungoverned: how many there
+    are, also where ``unmanaged`` does not list them.
+    """
 
     devices: tuple[DeviceUsage, ...] = ()
     now_ns: int = 0
     denied: int = 0
+    ungoverned: int = 0
     unmanaged: tuple[UnmanagedUsage, ...] = ()
 
     def clients_by_group(self) -> dict[str, int]:
@@ -250,13 +251,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         count: dict[str, int] = {}
         for device in self.devices:
             for group in device.groups:
-                count[group.name] = count.get(group.name, 0) + len(group.clients) + len(group.awaited)
+                count[group.name] = count.get(group.name, 0) + group.programs + group.expected
         return count
 
 
-def read_snapshot(server: Server) -> Snapshot:
+def read_snapshot(server: Server, *, listed: bool) -> Snapshot:
     """The server's usage as structs. Raises msgspec.ValidationError if the two sides disagree on the shape."""
-    return convert(server.snapshot(), Snapshot, builtin_types=(bytes,))
+    return convert(server.snapshot(listed), Snapshot, builtin_types=(bytes,))
 
 
 def uuid_text(uuid: bytes) -> str:

@@ -23,7 +23,7 @@ from gemlet.daemon.native import Snapshot, read_snapshot
 from gemlet.daemon.processes import sees_the_drivers_pids
 from gemlet.daemon.programs import PATIENCE, Programs
 from gemlet.daemon.recent_usage import SAMPLE_SECONDS, RecentUsage
-from gemlet.daemon.shared_status import SharedStatus
+from gemlet.daemon.shared_status import SharedStatus, in_steps
 from gemlet.daemon.totals import Totals
 from gemlet.errors import DeviceError
 
@@ -50,16 +50,19 @@ DRIVER_SECONDS = 1.0  # how often to ask the driver while devices are used
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
 ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
 EVENTS_IN_STATUS = 20
-LONG_LOOK = 0.005  # seconds of the processor for a look at the server, as with thousands of programs: it holds ...
-LOOK_HOLDS = 4  # times as long, so that looks take a fifth of the daemon's time at most
+LONG_LOOK = 0.005  # seconds of the processor for a look at the server, as with hundreds of groups: it holds ...
+LOOK_HOLDS = 4  # times as long, so that looks of a kind take a fifth of the daemon's time at most
 
 
 class Observer:
     """``sample``, `record`, `watch_devices` and `account` are tasks that do not end. ``metrics`` renders the status
     document for Prometheus.
 
-    snapshot: of the native server, as of the last look. latest: the last status; it is replaced whole, so that other
-    threads may read it.
+    Groups are looked at all the time, their programs for a document that lists them: users may have thousands.
+
+    snapshot: of the native server's groups, as of the last look. status, summary: documents with and without programs.
+    latest: the last summary; it is replaced whole, so
+    that other threads may read it.
     """
 
     def __init__(
@@ -101,21 +104,24 @@ class Observer:
         self._sees_outside = options.simulated or sees_the_drivers_pids()
         self._unaudited: set[int] = set()  # uids
         self._outside: list[Outsider] = []
-        self.status = SharedStatus(prepare=self._know_programs, build=self._status, event=events.last, metrics=metrics)
+        self.status = SharedStatus(build=self._status, event=events.last, metrics=None)
+        self.summary = SharedStatus(build=self._summary, event=events.last, metrics=metrics)
         self.latest: status.Status | None = None
 
     # --- the native server: who runs, and what groups use --------------------------------------------------------
 
     def look(self) -> Snapshot:
-        """The native server as it is now, or was a moment ago if looks at it take long."""
+        """The groups of the native server as they are now, or were a moment ago if looks at them take long."""
         if time.monotonic() < self._look_due:
             return self.snapshot
         began = time.thread_time()  # not on the clock: that others have the processor makes nothing older
-        self.snapshot = read_snapshot(self._server)
-        took = time.thread_time() - began
-        if took > LONG_LOOK:
-            self._look_due = time.monotonic() + LOOK_HOLDS * took
+        self.snapshot = read_snapshot(self._server, listed=False)
+        self._look_due = time.monotonic() + _pause_after(time.thread_time() - began)
         return self.snapshot
+
+    def look_at_programs(self) -> Snapshot:
+        """The native server with each program, as it is now."""
+        return read_snapshot(self._server, listed=True)
 
     def busy(self) -> dict[str, int]:
         """Clients by group, now."""
@@ -123,9 +129,7 @@ class Observer:
 
     def groups_by_pid(self) -> dict[int, str]:
         """The group of each client, now, and of those that are awaited."""
-        groups = [group for device in self.look().devices for group in device.groups]
-        awaited = {process.pid: group.name for group in groups for process in group.awaited}
-        return awaited | {client.pid: group.name for group in groups for client in group.clients}
+        return self._server.groups_by_pid()
 
     def group_names(self) -> set[str]:
         """Groups that a device has, as of the last look."""
@@ -157,6 +161,7 @@ class Observer:
     async def sample(self) -> None:
         """Keeps what groups use: ten times a second while there are programs."""
         while True:
+            began = time.thread_time()
             self.recent_usage.add(self.look())
             # Other groups stay for seconds after their last program, so that what is counted once a second is all.
             if any(group.made_by_client for device in self.snapshot.devices for group in device.groups):
@@ -164,7 +169,7 @@ class Observer:
             self._moments.look(self.snapshot)
             in_use = any(self.snapshot.clients_by_group().values())
             pause = SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS
-            await asyncio.sleep(max(pause, self._look_due - time.monotonic()))
+            await asyncio.sleep(max(pause, _pause_after(time.thread_time() - began)))
 
     def _count(self) -> None:
         entries = self._book.entries
@@ -180,7 +185,7 @@ class Observer:
         while True:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
             now_s = time.monotonic()
-            groups, devices = self._moments.take((await self.status.get(anew=True)).status, now_s)
+            groups, devices = self._moments.take((await self.summary.get(anew=True)).status, now_s)
             now = round(time.time())
             # A daemon that got no processor for a while knows what was used in the seconds that it missed.
             for second in range(max(min(last + 1, now), now - MOST_MISSED), now + 1):
@@ -239,12 +244,14 @@ class Observer:
                 async with asyncio.timeout(DRIVER_SECONDS):
                     await self._account_now.wait()
             self._account_now.clear()
+            began = time.thread_time()
             if not await self.ask_what_is_held():
                 await asyncio.sleep(DEVICES_SECONDS)
+            await asyncio.sleep(_pause_after(time.thread_time() - began))
 
     async def ask_what_is_held(self) -> bool:
         """Asks the driver, and tells the server. False if the driver does not answer."""
-        before = self.look()
+        before = self.look_at_programs()
         try:
             held = await asyncio.to_thread(self._accounting.held, before)
         except DeviceError as error:
@@ -253,7 +260,7 @@ class Observer:
         # Under MPS a driver may list the server in place of its clients.
         mps = self._mps.look()
         lists_all = self._sees_outside and mps.state == "off" and not mps.foreign
-        self._accounting.book(before, self.look(), held, lists_all=lists_all)
+        self._accounting.book(before, self.look_at_programs(), held, lists_all=lists_all)
         return True
 
     # --- programs outside ----------------------------------------------------------------------------------------
@@ -297,7 +304,7 @@ class Observer:
     async def audit(self) -> dict[str, Any]:
         """The document of `gemlet audit -o json`, as of now."""
         await self.find_devices()
-        await self._know_programs()
+        await self._know_programs(self.look_at_programs())
         return {
             "schema": protocol.AUDIT_SCHEMA,
             "simulated": self._options.simulated,
@@ -305,19 +312,26 @@ class Observer:
             "outside": [named(who, self._programs.find(who.key)) for who in self._outside],
         }
 
-    async def _know_programs(self) -> None:
-        """Finds out what the programs and users are called that the next status names."""
-        self.look()
-        await self._programs.settle(status.program_keys(self.snapshot, self._outside))
-        await self._users.learn(status.uids(self.snapshot), patience=PATIENCE)
+    async def _know_programs(self, snapshot: Snapshot) -> None:
+        """Finds out what the programs and users are called that a status of ``snapshot`` names."""
+        await self._programs.settle(status.program_keys(snapshot, self._outside))
+        await self._users.learn(status.uids(snapshot), patience=PATIENCE)
 
-    def _status(self) -> status.Status:
+    async def _status(self) -> status.Status:
+        snapshot = self.look_at_programs()
+        await self._know_programs(snapshot)
+        return await self._document(snapshot)
+
+    async def _summary(self) -> status.Status:
+        self.latest = await self._document(self.look())
+        return self.latest
+
+    async def _document(self, snapshot: Snapshot) -> status.Status:
         self.look()
         self._count()
-        self._programs.ask(status.program_keys(self.snapshot, self._outside))
         options = self._options
-        self.latest = status.build(
-            self.snapshot,
+        steps = status.build(
+            snapshot,
             daemon=status.DaemonStatus(
                 pid=os.getpid(),
                 version=gemlet.__version__,
@@ -327,8 +341,8 @@ class Observer:
                 config_error=self._configuration.error,
                 policy=options.policy or self._configuration.current.policy,
                 uptime_s=time.monotonic() - self._started,
-                denied=self.snapshot.denied,
-                ignored=sum(device.ignored for device in self.snapshot.devices),
+                denied=snapshot.denied,
+                ignored=sum(device.ignored for device in snapshot.devices),
                 history=self.recorder.failure,
             ),
             simulated=options.simulated,
@@ -341,4 +355,9 @@ class Observer:
             names=status.Names(self._programs, self._users.name_of),
             totals=self._totals,
         )
-        return self.latest
+        return await in_steps(steps)
+
+
+def _pause_after(took: float) -> float:
+    """Seconds after a look that took ``took`` of the processor; see `LONG_LOOK`."""
+    return LOOK_HOLDS * took if took > LONG_LOOK else 0.0

@@ -67,32 +67,11 @@ class Used(NamedTuple):
     work_ns: int
 
 
-@dataclass(slots=True)
-class Total:
-    """Counters of one group that never fall: clients go, and corrections move time from one group to another."""
-
-    used_ns: int = 0
-    gone: int = 0  # submissions of clients that have left
-    launches: dict[int, int] = field(default_factory=dict)  # by client
-    gone_work_ns: int = 0
-    work_ns: dict[int, int] = field(default_factory=dict)  # by client
-
-    def add(self, group: GroupUsage) -> None:
-        """Takes in what ``group`` shows now."""
-        self.used_ns = max(self.used_ns, group.used_ns)
-        work = {client.id: client.work_ns for client in group.clients}
-        self.gone_work_ns += sum(ns for client, ns in self.work_ns.items() if client not in work)
-        self.work_ns = {client: max(ns, self.work_ns.get(client, 0)) for client, ns in work.items()}
-        now = {client.id: client.launches for client in group.clients}
-        self.gone += sum(count for client, count in self.launches.items() if client not in now)
-        self.launches = {client: max(count, self.launches.get(client, 0)) for client, count in now.items()}
-
-
 class RecentUsage:
     """The samples, as one array a group and device, and totals. A tick is the number of a sample."""
 
     def __init__(self) -> None:
-        self._totals: dict[Key, Total] = {}
+        self._most: dict[Key, int] = {}  # that a group was charged for: corrections take some of it away
         self._latencies: dict[Key, Recent] = {}
         self._times: deque[int] = deque(maxlen=int(KEPT_SECONDS / SAMPLE_SECONDS))  # ns of CLOCK_MONOTONIC
         self._next = 0  # tick
@@ -110,7 +89,7 @@ class RecentUsage:
                 # Corrections count in both directions: they move time from one group to another.
                 spent += group.used_ns - (series.used_ns[-1] if series.used_ns else 0)
                 series.add(group.used_ns, group.memory_used)
-                self._totals.setdefault(key, Total()).add(group)
+                self._most[key] = max(group.used_ns, self._most.get(key, 0))
                 if group.latencies or key in self._latencies:
                     self._latencies.setdefault(key, Recent()).add(snapshot.now_ns, group.latencies)
                 seen.add(key)
@@ -119,8 +98,8 @@ class RecentUsage:
             seen.add((device.uuid, ""))
         for key in self._series.keys() - seen:
             self._gone.append((key, self._series.pop(key)))
-        for key in self._totals.keys() - seen:  # one of the same name is another group
-            del self._totals[key]
+        for key in self._most.keys() - seen:  # one of the same name is another group
+            del self._most[key]
             self._latencies.pop(key, None)
         self._times.append(snapshot.now_ns)
         self._next += 1
@@ -143,10 +122,8 @@ class RecentUsage:
 
     def total(self, key: Key, group: GroupUsage) -> Used:
         """What it used since it exists. ``group``: how it is now."""
-        total = self._totals.setdefault(key, Total())
-        total.add(group)
-        launches, work_ns = sum(total.launches.values()), sum(total.work_ns.values())
-        return Used(total.used_ns, total.gone + launches, total.gone_work_ns + work_ns)
+        most = self._most[key] = max(group.used_ns, self._most.get(key, 0))
+        return Used(most, group.launches, group.work_ns)
 
     def latency(self, key: Key, group: GroupUsage) -> Latency | None:
         """How long its requests took; None if it had none. ``group``: how it is now."""

@@ -1,23 +1,25 @@
 """One status document for all who ask at about the same time, and what is made of it.
 
-To build one takes a few milliseconds of the event loop with hundreds of programs, and every user may ask without end.
-So it is built once in `SECONDS`, and takes half of the daemon's time at most.
+With hundreds of programs it takes long to build one, and every user may ask without end. So it is built once in
+`SECONDS`, takes half of the daemon's time at most, and others are answered between its steps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
     from gemlet.daemon.status import Status
 
 SECONDS = 0.1
+Built = TypeVar("Built")
 
 
 class Document:
@@ -39,19 +41,17 @@ class Document:
 
 
 class SharedStatus:
-    """``prepare`` finds out what takes a moment, ``build`` makes the document at once; ``event``: number of the last
-    event. A document is given for `SECONDS` to all requests, but to none that comes after a later event.
+    """``build`` makes the document; ``event``: number of the last event. A document is given for `SECONDS` to all
+    requests, but to none that comes after a later event.
     """
 
     def __init__(
         self,
         *,
-        prepare: Callable[[], Awaitable[None]],
-        build: Callable[[], Status],
+        build: Callable[[], Awaitable[Status]],
         event: Callable[[], int],
         metrics: Callable[[Status], str] | None,
     ) -> None:
-        self._prepare = prepare
         self._build = build
         self._event = event
         self._metrics = metrics
@@ -68,9 +68,19 @@ class SharedStatus:
             if document is not None and document.event >= event and not anew and wait > 0:
                 return document
             await asyncio.sleep(max(0.0, wait))
-            await self._prepare()
-            began = loop.time()
-            self._document = document = Document(self._build(), event=self._event(), metrics=self._metrics)
-            took = loop.time() - began
+            began, event = time.thread_time(), self._event()  # that others have the processor makes it no costlier
+            self._document = document = Document(await self._build(), event=event, metrics=self._metrics)
+            took = time.thread_time() - began
             self._due = loop.time() + max(SECONDS, took)
             return document
+
+
+async def in_steps(steps: Generator[None, None, Built]) -> Built:
+    """What ``steps`` returns; others have their turn in the event loop between two of them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            built: Built = end.value
+            return built
+        await asyncio.sleep(0)

@@ -29,7 +29,7 @@ from gemlet.daemon.totals import LabelStatus
 from gemlet.model import GroupSpec, TimeTerms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.programs import Key, Programs
@@ -128,8 +128,9 @@ class GroupStatus(TimeTerms):
     sm_in_force: the fraction of the multiprocessors holds while every client is under MPS, else they take turns.
     throttled_s: how long it had work and its maximum made it wait, since it exists. speed: of its programs lately,
     relative to their speed alone; None while unknown. why: "shares", or why it takes turns. launches: submissions of
-    its clients since it exists, of those that have gone, too. latency: of its requests, if it is of that class and had
-    any.
+    its clients since it exists, of those that have gone, too. programs: how many clients it has, also where ``clients``
+    does not list them; swapped: bytes of theirs on the host; moved: bytes that they moved so far. latency: of its
+    requests, if it is of that class and had any.
     """
 
     origin: str
@@ -148,6 +149,9 @@ class GroupStatus(TimeTerms):
     why: str = "shares"
     launches: int = 0
     latency: Latency | None = None
+    programs: int = 0
+    swapped: int = 0
+    moved: int = 0
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +207,9 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole document. ``daemon``: None without one; ``problem`` is then why less is known, and None otherwise."""
+    """The whole document. ``daemon``: None without one; ``problem`` is then why less is known, and None otherwise.
+    ``ungoverned``: how many ``unmanaged`` there are.
+    """
 
     schema: int = protocol.STATUS_SCHEMA
     simulated: bool
@@ -214,6 +220,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     mps: MpsStatus = MpsStatus()
     outside: tuple[Outsider, ...] = ()
     unmanaged: tuple[UnmanagedStatus, ...] = ()
+    ungoverned: int = 0
     labels: tuple[LabelStatus, ...] = ()
     problem: str | None = None
 
@@ -224,6 +231,9 @@ class Names:
 
     programs: Programs
     user: Callable[[int], str]
+
+
+AT_ONCE = 256  # groups and programs that are described in one step
 
 
 def build(
@@ -239,50 +249,68 @@ def build(
     names: Names,
     totals: Totals,
     outside: Sequence[Outsider] = (),
-) -> Status:
-    """Puts together what the server, the driver, the group book and the samples know."""
+) -> Generator[None, None, Status]:
+    """Puts together what the server, the driver, the group book and the samples know, in steps of some milliseconds:
+    there may be thousands of programs, of users who are not those that wait for an answer.
+    """
     busy = snapshot.clients_by_group()
     groups_by_pid = {c.pid: group.name for device in snapshot.devices for group in device.groups for c in group.clients}
     served = frozenset(client.pid for client in mps.clients())
+    devices = []
+    for device in sorted(snapshot.devices, key=lambda device: device.index):
+        groups = yield from _groups(device, entries, recent, snapshot.now_ns, names=names, served=served)
+        devices.append(_device(device, inventory.get(device.uuid), recent, groups, used=totals.device(device.uuid)))
+    unmanaged = []
+    for number, usage in enumerate(snapshot.unmanaged, 1):
+        unmanaged.append(_unmanaged(usage, snapshot.now_ns, names))
+        if number % AT_ONCE == 0:
+            yield
     return Status(
         simulated=simulated,
         daemon=daemon,
-        devices=tuple(
-            _device(
-                device,
-                inventory.get(device.uuid),
-                entries,
-                recent,
-                snapshot.now_ns,
-                names=names,
-                served=served,
-                used=totals.device(device.uuid),
-            )
-            for device in sorted(snapshot.devices, key=lambda device: device.index)
-        ),
+        devices=tuple(devices),
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
         events=tuple(events),
         outside=tuple(named(who, names.programs.find(who.key)) for who in outside),
-        unmanaged=tuple(_unmanaged(usage, snapshot.now_ns, names) for usage in snapshot.unmanaged),
+        unmanaged=tuple(unmanaged),
+        ungoverned=snapshot.ungoverned,
         mps=msgspec.structs.replace(mps, servers=with_groups(mps.servers, groups_by_pid)),
         labels=totals.labels(),
     )
 
 
-def _device(
-    usage: DeviceUsage,
-    known: DeviceInfo | None,
+def _groups(
+    device: DeviceUsage,
     entries: dict[str, Entry],
     recent: RecentUsage,
     now_ns: int,
     *,
     names: Names,
     served: frozenset[int],
+) -> Generator[None, None, tuple[GroupStatus, ...]]:
+    groups, done = [], 0
+    for usage in device.groups:
+        clients = []
+        for client in usage.clients:
+            clients.append(_client(client, now_ns, names=names, served=served))
+            done += 1
+            if done % AT_ONCE == 0:
+                yield
+        groups.append(_group(usage, device.uuid, entries, recent, tuple(clients), served=served))
+        done += 1
+        if done % AT_ONCE == 0:
+            yield
+    return tuple(groups)
+
+
+def _device(
+    usage: DeviceUsage,
+    known: DeviceInfo | None,
+    recent: RecentUsage,
+    groups: tuple[GroupStatus, ...],
+    *,
     used: tuple[float, float],
 ) -> DeviceStatus:
-    groups = tuple(
-        _group(group, usage.uuid, entries, recent, now_ns, names=names, served=served) for group in usage.groups
-    )
     return DeviceStatus(
         index=usage.index,
         uuid=uuid_text(usage.uuid),
@@ -307,12 +335,10 @@ def _group(
     uuid: bytes,
     entries: dict[str, Entry],
     recent: RecentUsage,
-    now_ns: int,
+    clients: tuple[ClientStatus, ...],
     *,
-    names: Names,
     served: frozenset[int],
 ) -> GroupStatus:
-    clients = tuple(_client(client, now_ns, names=names, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
     used = recent.total((uuid, usage.name), usage)
     return GroupStatus(
@@ -332,7 +358,10 @@ def _group(
         reason=usage.explanation,
         clients=clients,
         resident_limit=usage.resident,
-        sm_in_force=usage.sm >= 1 or all(client.mps for client in clients),
+        sm_in_force=served.issuperset(usage.beside_mps),
+        programs=usage.programs,
+        swapped=usage.swapped,
+        moved=usage.moved,
     )
 
 

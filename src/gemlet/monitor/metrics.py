@@ -40,11 +40,11 @@ GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
     "gemlet_group_memory_bytes": ("Device memory held, contexts included", lambda g: g.memory_used),
     "gemlet_group_memory_limit_bytes": ("Limit of device memory", lambda g: g.memory_limit),
     "gemlet_group_unledgered_bytes": ("Contexts, modules and local memory", lambda g: g.unledgered),
-    "gemlet_group_clients": ("Processes", lambda g: len(g.clients)),
+    "gemlet_group_clients": ("Processes", lambda g: g.programs),
     "gemlet_group_speed": ("Speed of its programs lately, relative to alone", lambda g: g.speed),
     "gemlet_group_swapped_bytes": (
         "Memory of its programs that is on the host",
-        lambda g: sum(client.swap.swapped for client in g.clients if client.swap),
+        lambda g: g.swapped,
     ),
 }
 # Of a label with several groups (`daemon/totals.py`) only what adds up is shown, as a sum.

@@ -6,10 +6,13 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemlet.devices.device import DeviceInfo, DeviceProcess
 from gemlet.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gemlet.daemon.native import Held
 
 UUID = bytes(range(16))
 UUID_TEXT = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -85,19 +88,19 @@ class FakeServer:
             os.close(self._eventfd)
             self._eventfd = -1
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self, listed: bool = True) -> dict[str, Any]:
         devices = [
             {
                 "uuid": uuid,
                 "index": device["index"],
                 "policy": device["policy"] or "fair",
-                "groups": [self._group(name, limits) for name, limits in self.groups.items()],
+                "groups": [self._group(name, limits, listed=listed) for name, limits in self.groups.items()],
             }
             for uuid, device in self.devices.items()
         ]
         return {"devices": devices, "now_ns": time.monotonic_ns(), "denied": 0}
 
-    def _group(self, name: str, limits: dict[str, Any]) -> dict[str, Any]:
+    def _group(self, name: str, limits: dict[str, Any], *, listed: bool) -> dict[str, Any]:
         clients = self.clients.get(name, [])
         return {
             "name": name,
@@ -109,14 +112,20 @@ class FakeServer:
             "memory_used": sum(client["memory"] for client in clients),
             "untracked": 0,
             "reason": "below its minimum" if clients else "",
-            "clients": clients,
+            "programs": len(clients),
+            "beside_mps": [c["pid"] for c in clients if limits["sm"] < 1 and not c.get("mps")],
+            "launches": sum(client["launches"] for client in clients),
+            "clients": clients if listed else [],
         }
 
-    def set_process_memory(self, uuid: bytes, pid: int, size: int, seen: tuple[int, int, int] | None = None) -> None:
-        self.process_memory[uuid, pid] = self.confirmed[uuid, pid] = size
+    def groups_by_pid(self) -> dict[int, str]:
+        return {client["pid"]: name for name, clients in self.clients.items() for client in clients}
 
-    def confirm_process_memory(self, uuid: bytes, pid: int, size: int) -> None:
-        self.confirmed[uuid, pid] = size
+    def set_memory_of_processes(self, uuid: bytes, processes: list[Held]) -> None:
+        for pid, size, _ in processes:
+            self.confirmed[uuid, pid] = size or 0
+            if size is not None:
+                self.process_memory[uuid, pid] = size
 
     def hand_over(self) -> dict[str, Any]:
         self.running = False

@@ -9,8 +9,7 @@ import pytest
 
 from gemlet.daemon.history_moment import DEVICE_COLUMNS, GROUP_COLUMNS
 from gemlet.daemon.history_sampling import Moments
-from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, MovableUsage, Snapshot, uuid_text
-from gemlet.daemon.status import SwapStatus
+from gemlet.daemon.native import DeviceUsage, GroupUsage, Snapshot, uuid_text
 from tests.unit.monitor.status_example import example
 
 UUID = bytes(range(16))
@@ -30,8 +29,7 @@ def group():
 
 
 def seen(**fields):
-    client = ClientUsage(movable=fields.pop("movable", None), state=fields.pop("state", ""))
-    usage = GroupUsage(name="g", clients=(client,), **fields)
+    usage = GroupUsage(name="g", programs=1, **fields)
     return Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(usage,)),))
 
 
@@ -54,40 +52,6 @@ def test_counters_become_rates(group):
     assert (device["power"], device["temperature"]) == (512.5, 61.0)
 
 
-AWAY = MovableUsage(bytes=1, resident=0, here=False, reason="its memory is on the host")
-
-
-@pytest.mark.parametrize(
-    ("movable", "state", "waits"),
-    [
-        (AWAY, "idle", False),  # it has no work: nobody waits for its memory
-        (AWAY, "waits", True),
-        (msgspec.structs.replace(AWAY, queued=True), "idle", True),
-        (msgspec.structs.replace(AWAY, here=True), "waits", False),  # too much for its limit, and all of it there
-    ],
-)
-def test_a_program_waits_for_its_memory_only_with_work(group, movable, state, waits):
-    moments = Moments()
-    taken(moments, group, at=1.0)
-    moments.look(seen(movable=movable, state=state))
-    groups, _ = taken(moments, group, at=2.0)
-    assert groups["g"]["waits memory"] == waits
-
-
-@pytest.mark.parametrize(
-    ("clients", "said"),
-    [
-        ([("runs", None), ("idle", AWAY)], "runs"),
-        ([("runs", None), ("waits", AWAY)], AWAY.reason),
-        ([("idle", None), ("idle", AWAY)], AWAY.reason),
-        ([("idle", None)], "runs"),
-    ],
-)
-def test_a_group_says_that_memory_is_away_unless_its_programs_go_on_without(clients, said):
-    made = tuple(ClientUsage(state=state, movable=movable) for state, movable in clients)
-    assert GroupUsage(name="g", reason="runs", clients=made).explanation == said
-
-
 def test_waits_are_parts_of_the_samples(group):
     moments = Moments()
     taken(moments, group, at=1.0)
@@ -95,7 +59,7 @@ def test_waits_are_parts_of_the_samples(group):
         seen(waiting=1, why="both busy"),
         seen(waiting=1, why="ahead"),
         seen(waiting=0, why="ahead"),
-        seen(movable=AWAY, state="waits"),
+        seen(awaits_memory=True),
     ):
         moments.look(snapshot)
     groups, _ = taken(moments, group, at=2.0)
@@ -118,21 +82,17 @@ def test_what_a_maximum_makes_wait_waits_for_nothing_else(group):
 def test_a_group_without_clients_is_recorded_as_long_as_it_used_something(group):
     moments = Moments()
     taken(moments, group, at=1.0)
-    gone = replace(group, clients=(), used_s=100.5)
+    gone = replace(group, programs=0, clients=(), used_s=100.5)
     assert taken(moments, gone, at=2.0)[0]["g"]["share"] == 0.5
     assert taken(moments, gone, at=3.0)[0] == {}
 
 
-def test_bytes_moved_are_those_of_clients_that_were_there_before(group):
-    def moved(out):
-        swap = SwapStatus(
-            resident=1, swapped=2**20, moved_out=out, moved_in=2**20, dropped=0, handover_s=None, reason=""
-        )
-        client = msgspec.structs.replace(group.clients[0], swap=swap)
-        return replace(group, clients=(client,), memory_used=2**21)
+def test_bytes_moved_are_those_since_the_last_moment(group):
+    def moved(count):
+        return replace(group, moved=count, swapped=2**20, memory_used=2**21)
 
     moments = Moments()
-    taken(moments, moved(0), at=1.0)
-    groups, _ = taken(moments, moved(2**30), at=3.0)
+    taken(moments, moved(2**40), at=1.0)
+    groups, _ = taken(moments, moved(2**40 + 2**30), at=3.0)
     assert groups["g"]["moved"] == 2**29
     assert (groups["g"]["swapped"], groups["g"]["resident"]) == (2**20, 2**20)

@@ -15,14 +15,10 @@ class Daemon:
 
     def __init__(self) -> None:
         self.built = self.rendered = self.events = 0
-        self.shared = SharedStatus(
-            prepare=self.prepare, build=self.build, event=lambda: self.events, metrics=self.render
-        )  # type: ignore[arg-type]
+        self.shared = SharedStatus(build=self.build, event=lambda: self.events, metrics=self.render)  # type: ignore[arg-type]
 
-    async def prepare(self) -> None:
+    async def build(self) -> dict[str, int]:
         await asyncio.sleep(0)
-
-    def build(self) -> dict[str, int]:
         self.built += 1
         return {"number": self.built}
 
@@ -76,17 +72,19 @@ def test_who_asks_after_an_event_waits_for_the_next_look():
 
 def test_a_document_that_takes_long_is_built_half_of_the_time(monkeypatch):
     monkeypatch.setattr(shared_status, "SECONDS", 0.0)
-    now = [0.0]
+    now, processor = [0.0], [0.0]
 
     async def ask() -> None:
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(loop, "time", lambda: now[0])
+        monkeypatch.setattr(shared_status.time, "thread_time", lambda: processor[0])
         daemon = Daemon()
         build, slept = daemon.shared._build, []
 
-        def slow():
-            now[0] += 5.0
-            return build()
+        async def slow():
+            now[0] += 50.0  # most of it others had the processor
+            processor[0] += 5.0
+            return await build()
 
         async def sleep(seconds):
             slept.append(seconds)
@@ -111,3 +109,26 @@ def test_who_gave_up_keeps_nobody_from_a_document(hour):
         assert (await waiting[1]).status == (await waiting[2]).status == {"number": 1}
 
     asyncio.run(ask())
+
+
+def test_others_have_their_turns_between_the_steps_of_a_document():
+    turns = []
+
+    def steps():
+        for number in range(3):
+            turns.append(number)
+            yield
+        return "built"
+
+    async def other() -> None:
+        while len(turns) < 6:
+            turns.append("other")
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        beside = asyncio.ensure_future(other())
+        assert await shared_status.in_steps(steps()) == "built"
+        await beside
+
+    asyncio.run(both())
+    assert turns == [0, "other", 1, "other", 2, "other"]

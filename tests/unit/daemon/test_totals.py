@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gemlet.daemon import totals
-from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot
+from gemlet.daemon.native import DeviceUsage, GroupUsage, Snapshot
 from gemlet.daemon.recent_usage import RecentUsage, Used
 from gemlet.daemon.totals import OTHERS, OUTSIDE, UNNAMED, Totals
 
@@ -20,11 +20,11 @@ def named(name):
 
 
 class Machine:
-    """Groups that come, use a device, lose programs and go, each time as a random choice says."""
+    """Groups that come, use a device and go, each time as a random choice says."""
 
     def __init__(self, seed):
         self.chance = random.Random(seed)
-        self.groups: dict[tuple[int, str], list[int]] = {}  # used, throttled, launches, requests, client
+        self.groups: dict[tuple[int, str], list[int]] = {}  # used, throttled, launches, requests
         self.now = 0
         self.recent_usage = RecentUsage()
         self.totals = Totals()
@@ -34,12 +34,11 @@ class Machine:
         self.now += SECOND // 10
         where = chance.randrange(2), chance.choice(["a", "b", "c", "python-1", "python-2", "python-3"])
         if where not in self.groups:
-            self.groups[where] = [0, 0, 0, 0, chance.randrange(10**6)]
+            self.groups[where] = [0, 0, 0, 0]
         elif chance.random() < 0.2:
             del self.groups[where]
         for counters in self.groups.values():
-            if chance.random() < 0.1:  # a program ends, the next one begins; the server corrects what it charged
-                counters[4], counters[2] = chance.randrange(10**6), 0
+            if chance.random() < 0.1:  # the server corrects what it charged
                 counters[0] = max(0, counters[0] - chance.randrange(SECOND // 200))
             for n in range(4):
                 counters[n] += chance.randrange(SECOND // 10) if n < 2 else chance.randrange(5)
@@ -56,9 +55,10 @@ class Machine:
                         throttled_ns=throttled,
                         latencies=((30, requests),) if requests else (),
                         latency_sum_ns=requests * 1000,
-                        clients=(ClientUsage(id=client, launches=launches, work_ns=used * 3 // 4),),
+                        launches=launches,
+                        work_ns=used * 3 // 4,
                     )
-                    for (device, name), (used, throttled, launches, requests, client) in self.groups.items()
+                    for (device, name), (used, throttled, launches, requests) in self.groups.items()
                     if device == index
                 )
                 yield DeviceUsage(uuid=uuid, index=index, groups=groups)

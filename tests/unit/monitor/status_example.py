@@ -27,6 +27,7 @@ def group(name: str, share: float, *, clients: int = 0, reason: str = "") -> Gro
         memory_used=3 * GIB,
         unledgered=GIB // 2,
         reason=reason,
+        programs=clients,
         clients=tuple(
             ClientStatus(
                 pid=4242 + number,

@@ -131,6 +131,20 @@ def test_there_is_something_left_for_each_user_and_for_root(
     polite.await_state(wire.RUN)
 
 
+@pytest.mark.parametrize("what", ["connections", "uses"])
+def test_nobody_but_an_administrator_has_more_than_one_may_have(
+    serve: Callable[..., Served], greedy: Callable[[Served, int, str], tuple[int, str]], what: str
+) -> None:
+    s = serve(of_one=5)
+    s.server.set_group("everybody")
+    for uid in (ANA, LUIS):
+        count, told = greedy(s, uid, "connections" if what == "connections" else "devices")
+        assert count == 5
+        assert f"user {uid} has 5 of 5 {'connections' if what == 'connections' else 'uses of devices'}" in told
+    for _ in range(10):
+        RawClient(s.path, "everybody").attach()
+
+
 def test_the_clients_of_a_groups_socket_count_together(serve: Callable[..., Served], tmp_path: Path) -> None:
     """Root in a container is not root of this machine."""
     s = serve(connections=16)

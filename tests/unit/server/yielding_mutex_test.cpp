@@ -1,11 +1,13 @@
 // A thread that takes the mutex again and again, and one that wants it now and then. Prints how often the latter was
-// passed over: it waited when a round began, and did not have its turn before that round.
+// passed over: it waited when a round began, and did not have its turn before that round. Then whether a round is over
+// while it has time left: before somebody waits, while, and after; and when its time is up.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <mutex>
 #include <thread>
 
+#include "server/round.hpp"
 #include "server/yielding_mutex.hpp"
 
 int main() {
@@ -34,4 +36,14 @@ int main() {
     }
     decides.join();
     std::printf("%ld\n", passed_over);
+
+    const gemlet::server::Round round(mutex, 10);
+    mutex.lock();
+    const bool before = round.is_over(9);
+    std::thread waits([&] { std::lock_guard lock(mutex); });
+    while (!mutex.is_wanted()) std::this_thread::yield();
+    const bool meanwhile = round.is_over(9);
+    mutex.unlock();
+    waits.join();
+    std::printf("%d %d %d %d\n", before, meanwhile, round.is_over(9), round.is_over(10));
 }

@@ -1,0 +1,20 @@
+// How long the thread that decides reads messages before clocks, other descriptors and other threads have their turn.
+#pragma once
+
+#include "arbiter/arbiter.hpp"
+#include "server/yielding_mutex.hpp"
+
+namespace gemlet::server {
+
+class Round {
+  public:
+    Round(const YieldingMutex& held, arbiter::Nanoseconds end) : held_(held), end_(end) {}
+    // Python's thread asks for something many times a second, for users who wait for an answer.
+    bool is_over(arbiter::Nanoseconds now) const { return now >= end_ || held_.is_wanted(); }
+
+  private:
+    const YieldingMutex& held_;
+    const arbiter::Nanoseconds end_;
+};
+
+}  // namespace gemlet::server
