@@ -56,7 +56,7 @@ class Limiter:
     def allow(self, key: Hashable, *, now: float) -> tuple[bool, int]:
         """Whether to write the line now, and how many were held back before it. ``now`` in seconds."""
         window = self._windows.get(key)
-        if window is None or now - window.began >= 60.0:
+        if window is None or not 0.0 <= now - window.began < 60.0:  # or the clock was set back
             if len(self._windows) >= self.MAX_KEYS:  # names come from clients: forget rather than grow
                 self._windows.clear()
             self._windows[key] = _Window(began=now, passed=1)

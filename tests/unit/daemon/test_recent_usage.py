@@ -117,6 +117,13 @@ def test_limiter():
     assert limiter.allow("k", now=61.0) == (True, 2)
 
 
+def test_a_clock_that_is_set_back_holds_no_lines_back():
+    limiter = Limiter(1)
+    assert [limiter.allow("k", now=1e9)[0] for _ in range(2)] == [True, False]
+    assert limiter.allow("k", now=1e9 - 86400) == (True, 1)
+    assert not limiter.allow("k", now=1e9 - 86390)[0]
+
+
 def test_limiter_does_not_grow_without_end():
     limiter = Limiter(1)
     for number in range(5000):
