@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -141,12 +142,37 @@ def test_errors_say_what_to_do(server, fake, error, status):
     assert json.loads(content)["error"] == {"message": str(error), "hint": error.hint}
 
 
-def test_more_connections_than_there_is_room_for_are_closed(server, monkeypatch):
-    held = [socket.create_connection(server.server_address[:2], timeout=60) for _ in range(web.MAX_CONNECTIONS)]
-    with socket.create_connection(server.server_address[:2], timeout=60) as late:
-        assert late.recv(1) == b""
+def test_nobody_keeps_others_from_the_page_by_connections_without_a_request(server):
+    """Of another user of the machine, who has no token."""
+    host, port = server.server_address[:2]
+    held = [socket.create_connection((host, port), timeout=60) for _ in range(web.MAX_CONNECTIONS)]
+    for connection in held[::2]:
+        connection.sendall(b"POST /api/set HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")  # and no more of it
+    for _ in range(3):
+        held += [socket.create_connection((host, port), timeout=60) for _ in range(web.MAX_CONNECTIONS)]
+        assert ask(server, "GET", "/api/status", **BEARER)[0].status == 200
+    assert held[0].recv(1) == b""  # it was the first to go
     for connection in held:
         connection.close()
+
+
+def test_an_answer_that_is_being_made_is_not_given_up_for_newcomers(server, fake):
+    go_on, asked = threading.Event(), threading.Semaphore(0)
+
+    def slow(path, query):
+        asked.release()
+        assert go_on.wait(60)
+        return {"ok": True}
+
+    fake.get = slow
+    with ThreadPoolExecutor(web.MAX_CONNECTIONS) as threads:
+        answers = [threads.submit(ask, server, "GET", "/api/status", **BEARER) for _ in range(web.MAX_CONNECTIONS)]
+        for _ in answers:
+            assert asked.acquire(timeout=60)
+        with socket.create_connection(server.server_address[:2], timeout=60) as one_more:
+            assert one_more.recv(1) == b""
+        go_on.set()
+        assert {answer.result()[0].status for answer in answers} == {200}
 
 
 def test_a_page_that_only_shows_changes_nothing():

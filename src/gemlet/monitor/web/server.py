@@ -2,11 +2,15 @@
 
 The token comes with the link, behind the `#`, so that it is in no log and no Referer, and goes with each question in a
 header of its own. No cookie speaks for the browser: another site's page can neither ask nor change anything.
+
+Any user of the machine can connect. Where there is no room for another connection, the one goes that has waited longest
+for its request; those that are being answered stay.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import hmac
@@ -33,6 +37,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 16 * 1024
 MAX_CONNECTIONS = 32
 SECONDS = 30.0  # for a request, or between two of a connection
+END_SECONDS = 1.0  # for a connection that makes room to end
 SMALLEST_GZIP = 2000  # bytes; a smaller answer goes as it is
 
 
@@ -55,6 +60,8 @@ class Server(ThreadingHTTPServer):
         self.packed = gzip.compress(self.page, mtime=0)
         self.policy = policy(self.page)
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._waiting: dict[socket.socket, None] = {}  # whose requests are not there yet, those that wait longest first
+        self._lock = threading.Lock()  # of these
         super().__init__(address, Handler)
 
     @property
@@ -65,16 +72,38 @@ class Server(ThreadingHTTPServer):
         return f"http://{host!s}:{port}/#{self.token}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._room.acquire(blocking=False) and not (self._end_one() and self._room.acquire(timeout=END_SECONDS)):
             self.shutdown_request(request)
             return
+        self.waits(request)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.is_answered(request)
             self._room.release()
+
+    def waits(self, connection: socket.socket) -> None:
+        """Its next request is not there yet."""
+        with self._lock:
+            self._waiting.setdefault(connection)
+
+    def is_answered(self, connection: socket.socket) -> None:
+        """Its request is there, and may be answered."""
+        with self._lock:
+            self._waiting.pop(connection, None)
+
+    def _end_one(self) -> bool:
+        with self._lock:
+            longest = next(iter(self._waiting), None)
+            if longest is None:
+                return False
+            del self._waiting[longest]
+            with contextlib.suppress(OSError):  # it has gone
+                longest.shutdown(socket.SHUT_RDWR)
+        return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("http: a connection ended", exc_info=True)
@@ -100,6 +129,11 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = SECONDS
     disable_nagle_algorithm = True
+
+    def handle_one_request(self) -> None:
+        """The next request of the connection."""
+        self.server.waits(self.connection)
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """The page, or an answer."""
@@ -139,6 +173,7 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def _answer(self, ask: Any) -> None:
+        self.server.is_answered(self.connection)
         try:
             found, status = ask(), HTTPStatus.OK
         except KeyError:
