@@ -392,3 +392,12 @@ def test_names_that_requests_cannot_say_are_left_out_and_said_once(model, caplog
         assert list(tree.scan(model.parent)) == ["m"]
     assert len(caplog.records) == 2
     assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+def test_a_model_of_code_that_is_no_source_is_not_read_whole(model):
+    (model / "config.yaml").write_text(f"platform: python\n{TENSORS}")
+    with (model / "1" / "model.py").open("wb") as file:
+        file.truncate(1 << 40)  # of which the disk has nothing
+    assert "larger than" in str(tree.look(model).error)
+    (model / "config.yaml").unlink()
+    assert "larger than" in str(tree.look(model).error)

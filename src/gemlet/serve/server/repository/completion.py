@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gemlet.config.text_file import MAX_BYTES, read_bytes
 from gemlet.errors import ConfigError
 from gemlet.serve.server.repository import triton_config
 
@@ -94,4 +95,5 @@ def _onnx(version: Path) -> bool:
 
 
 def _source(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
+    """Raises ConfigError for what is too large to be one."""
+    return read_bytes(path, MAX_BYTES) if path.is_file() else b""
