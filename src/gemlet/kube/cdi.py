@@ -8,12 +8,14 @@ holds the claim's uid and the device's name: names are unique over all files of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from gemlet import whole_file
-from gemlet.errors import UsageError
+from gemlet.config.text_file import read_bytes
+from gemlet.errors import ConfigError, UsageError
 from gemlet.kube import names
 
 if TYPE_CHECKING:
@@ -97,15 +99,13 @@ def write(directory: Path, share_id: str, content: dict[str, Any]) -> bool:
 
 def write_file(path: Path, content: dict[str, Any]) -> bool:
     """As `write`, for a file of any name."""
-    text = json.dumps(content, indent=1)
+    text = json.dumps(content, indent=1).encode()
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    try:
-        if path.read_text() == text:
+    with contextlib.suppress(OSError, ConfigError):  # a FIFO is not waited for
+        if read_bytes(path, len(text)) == text:
             return False
-    except (OSError, UnicodeDecodeError):
-        pass
     # Runtimes read *.json and *.yaml only, so not what is written beside it; and every one must be able to read it.
-    whole_file.write(path, text.encode(), mode=0o644)
+    whole_file.write(path, text, mode=0o644)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Annotated
 
 import msgspec
@@ -81,3 +82,12 @@ def test_the_simulated_machine_brings_its_driver():
 def test_a_name_that_no_runtime_takes_is_refused(name):
     with pytest.raises(UsageError, match="cannot be the name of a CDI device"):
         cdi.groups({"team": edits(), name: edits(name)})
+
+
+def test_a_pipe_in_the_place_of_a_file_is_replaced_and_not_waited_for(tmp_path):
+    path = tmp_path / "gemlet.json"
+    os.mkfifo(path)
+    assert cdi.write_file(path, {"kind": "x"})
+    assert path.is_file()
+    assert not cdi.write_file(path, {"kind": "x"})
+    assert cdi.write_file(path, {})
