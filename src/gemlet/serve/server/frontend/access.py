@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
+MAX_BYTES = 1 << 20
 LEAST = 16  # characters of a token: what is shorter can be guessed
 SCHEME = b"bearer"
 OPEN_PATHS = frozenset({b"/v2/health/live", b"/v2/health/ready"})  # for probes, who tell nothing and learn little
@@ -26,7 +27,7 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp, self._digests = self._read()
+        self._stamp, self._digests = self._read(flags=0)  # at first it may be a pipe: --token-file <(...)
 
     def allows(self, authorization: bytes) -> bool:
         """``authorization``: the value of that header."""
@@ -37,17 +38,20 @@ class Tokens:
         """Follows the file; one that cannot be read leaves the tokens as they were."""
         try:
             if _stamp(self._path.stat()) != self._stamp:
-                self._stamp, self._digests = self._read()
+                self._stamp, self._digests = self._read(flags=os.O_NONBLOCK)
                 logger.info("%s: %d tokens", self._path, len(self._digests))
         except (ConfigError, OSError) as error:
             logger.error("the tokens are as they were: %s", error)
 
-    def _read(self) -> tuple[tuple[int, int, int], frozenset[bytes]]:
+    def _read(self, *, flags: int) -> tuple[tuple[int, int, int], frozenset[bytes]]:
+        """With O_NONBLOCK among ``flags`` only of a file: nobody is answered while another kind would be waited for."""
         path = str(self._path)
         try:
-            with self._path.open("rb") as file:
+            with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
                 found = os.fstat(file.fileno())
-                lines = [line.strip() for line in file.read().splitlines()]
+                if flags and not stat.S_ISREG(found.st_mode):
+                    raise ConfigError("not a regular file", path=path, hint="name the file itself")
+                lines = [line.strip() for line in file.read(MAX_BYTES).splitlines()]
         except OSError as error:
             raise ConfigError(f"the tokens cannot be read: {error.strerror}", path=path) from None
         if stat.S_IMODE(found.st_mode) & 0o007:
