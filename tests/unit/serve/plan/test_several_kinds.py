@@ -90,7 +90,7 @@ def test_no_gpu_let_is_planned_with_another_kinds_profile(
         for gpu_let in gpu.gpu_lets:
             for task in gpu_let.tasks:
                 alone = own[task.model].surface.latency(gpu_let.sm, task.batch) + options.hop_ms
-                assert task.latency_ms >= alone * (1 - 1e-6)
+                assert task.latency_ms >= alone * 0.999  # shares are rounded; the kinds differ by a tenth and more
                 assert task.worst_ms <= task.slo_ms + 1e-6
 
 
