@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # How the container comes by the driver: NVIDIA's container runtime does it, NVIDIA's own CDI files do, gemlet passes
 # the device nodes alone (the libraries are in the image), or it is the simulated driver.
 Access = Literal["runtime", "cdi", "nodes", "simulated"]
+# NVIDIA's runtime, where it is the default or the pod names it, would give what the image asks for: often all GPUs.
+_NOTHING_OF_RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "void"}
 COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -142,9 +144,10 @@ def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int,
     if host.access == "runtime":
         env |= {"NVIDIA_VISIBLE_DEVICES": ",".join(gpu_uuids), "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     elif host.access == "cdi":
-        env["NVIDIA_VISIBLE_DEVICES"] = "void"  # NVIDIA's runtime, where it is the default, adds nothing of its own
+        env |= _NOTHING_OF_RUNTIME
         cdi = tuple(f"nvidia.com/gpu={uuid}" for uuid in gpu_uuids)
     elif host.access == "nodes":
+        env |= _NOTHING_OF_RUNTIME
         nodes = (*(host.nodes[uuid] for uuid in gpu_uuids), *COMMON_NODES)
     elif host.simulated is not None:
         more_env, more_mounts = _simulated_edits(*host.simulated)

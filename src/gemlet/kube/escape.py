@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # A pod's own value for one of these would undo what the share sets; matched as a prefix where it ends in _.
 _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT", "GEMLET_", "GEMINI_", "NVIDIA_")
 _OWN_PATHS = (names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
+# Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
+_CHOOSING_PATHS = ("/var/run/nvidia-container-devices",)
 # Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
 # or units as root; what such programs are configured by, CDI and the preload file among it; their state.
 _HOST_PATHS = (
@@ -25,10 +27,14 @@ _HOST_PATHS = (
 )  # fmt: skip
 _PROGRAM_PATHS = (
     "/bin",
+    "/home/kubernetes",
     "/lib",
     "/lib32",
     "/lib64",
+    "/nix",
+    "/opt/bin",
     "/opt/cni",
+    "/opt/nvidia",
     "/sbin",
     "/snap",
     "/usr",
@@ -58,6 +64,8 @@ def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: st
         at = f"{where}.volumeMounts[{mount['mountPath']}]"
         if _meets(mount["mountPath"], _OWN_PATHS):
             raise BadRequest(at, "hides files that gemlet mounts there", hint="mount it elsewhere")
+        if _meets(mount["mountPath"], _CHOOSING_PATHS):
+            raise BadRequest(at, "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
         path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
         if path is not None and _meets(path, _HOST_PATHS):
             raise BadRequest(

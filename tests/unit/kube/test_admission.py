@@ -222,6 +222,8 @@ def mounted(path, **volume):
         (*mounted("/opt", emptyDir={}), "elsewhere"),
         (*mounted("/run/gemlet/x", emptyDir={}), "elsewhere"),
         (*mounted("/etc/ld.so.preload", emptyDir={}), "elsewhere"),
+        (*mounted("/var/run/nvidia-container-devices/all", emptyDir={}), "chooses GPUs"),
+        (*mounted("/run/nvidia-container-devices", emptyDir={}), "chooses GPUs"),
         (*mounted("/d", hostPath={"path": "/dev"}), "host's /dev"),
         (*mounted("/d", hostPath={"path": "/dev/nvidia1"}), "host's /dev/nvidia1"),
         (*mounted("/d", hostPath={"path": "/"}), "host's /"),
@@ -255,6 +257,9 @@ def mounted(path, **volume):
                 "/usr",
                 "/lib64",
                 "/opt",
+                "/opt/bin",  # Flatcar
+                "/home/kubernetes/bin",  # GKE
+                "/nix/store",
             )
         ],
     ],

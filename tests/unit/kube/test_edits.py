@@ -37,6 +37,8 @@ def test_the_gpu_is_named_by_uuid_in_each_kind_of_access():
     assert edits("runtime").env["NVIDIA_VISIBLE_DEVICES"] == fakes.FIRST
     assert edits("cdi").cdi == (f"nvidia.com/gpu={fakes.FIRST}",)
     assert edits("nodes").device_nodes == ("/dev/nvidia0", *COMMON_NODES)
+    # An image may name all GPUs, and the node's default runtime be NVIDIA's, or the pod name it.
+    assert edits("cdi").env["NVIDIA_VISIBLE_DEVICES"] == edits("nodes").env["NVIDIA_VISIBLE_DEVICES"] == "void"
     simulated = edits("simulated", simulated=("/lib/sim", "/profiles", "/run/gemlet/machine"))
     assert simulated.env["CUDA_VISIBLE_DEVICES"] == fakes.FIRST
     assert {m.host: m.read_only for m in simulated.mounts}["/run/gemlet/machine"] is False
