@@ -24,7 +24,8 @@ void Server::add_device(const Uuid& uuid, int index, const std::string& policy, 
         device.policy = policy;
         device.groups.clear();
     }
-    if (context_estimate) device.context_estimate = context_estimate;
+    device.contexts.learn("", true, false, context_estimate);
+    for (auto& [name, ledger] : device.ledgers) ledger->learn_context(context_estimate);
 }
 
 const std::shared_ptr<Device>& Server::device_for(const Uuid& uuid, int index) {
@@ -111,10 +112,14 @@ bool Server::may_join(const Group& group, const Client& client) {
            std::find(users->begin(), users->end(), client.uid) != users->end();
 }
 
-std::shared_ptr<Ledger> Server::new_ledger(const Device& device, const Group& group) {
+void Server::tell_context_size(Device& device, const Attachment& a) {
+    const auto ledger = device.ledgers.find(a.client->group);
+    if (ledger != device.ledgers.end()) ledger->second->learn_context(device.contexts.known_to(a.client->who, a.mps));
+}
+
+std::shared_ptr<Ledger> Server::new_ledger(const Group& group) {
     auto made = std::make_shared<Ledger>();
     made->set_limits(group.settings);
-    made->set_context_estimate(device.context_estimate);
     return made;
 }
 
@@ -131,7 +136,8 @@ void Server::expel(const Group& group, Nanoseconds now) {
     for (auto& device : devices_) {
         const auto known = device->ledgers.find(name);
         if (known == device->ledgers.end()) continue;
-        auto made = new_ledger(*device, group);
+        auto made = new_ledger(group);
+        made->learn_context(known->second->context_estimate());
         for (auto& [id, absent] : absent_) {
             if (&absent.slot.ledger() != known->second.get()) continue;
             Slot slot =
@@ -175,6 +181,7 @@ void Server::forget_group(const std::string& name) {
         device->ledgers.erase(name);
         device->latencies.erase(name);
         device->done.erase(name);
+        device->contexts.forget(who_of_group(name));
     }
     gangs_.tie(name, false);
     groups_.erase(name);
@@ -217,16 +224,17 @@ void Server::book(Device& device, Attachment& a, const Holding& holding) {
     const uint64_t rest = holding.bytes - std::min(holding.bytes, slot.memory);
     // An allocation that is charged and not made yet, and one that is freed and still charged, hide as much of
     // the rest, for others to take. What the contexts take at least cannot be hidden so.
-    const uint64_t contexts = std::min(a.contexts * device.context_estimate, holding.bytes);
+    const uint64_t context = device.contexts.known_to(a.client->who, a.mps);
+    const uint64_t contexts = std::min(a.contexts * context, holding.bytes);
     // Of the others, such as modules, the more of two looks counts.
     const uint64_t last = std::min(std::exchange(a.rest, rest), a.slot.untracked());
     a.slot.set_untracked(std::max({rest, contexts, last}));
     // A context and nothing else: of managed memory the driver counts less than was charged, so the
     // difference would be less than a context, for everybody.
     const bool bare = a.contexts == 1 && slot.memory == 0 && rest > 0;
-    if (bare && (device.context_estimate == 0 || rest < device.context_estimate)) {
-        device.context_estimate = rest;
-        for (auto& [name, other] : device.ledgers) other->set_context_estimate(rest);
+    if (bare && (context == 0 || rest < context)) {
+        device.contexts.learn(a.client->who, a.client->administrator, a.mps, rest);
+        for (auto& [id, other] : device.attachments) tell_context_size(device, *other);
     }
     if (rest > 0 && a.page->contexts.load() != a.contexts) publish_contexts(a);
 }

@@ -25,7 +25,12 @@ class Ledger {
     explicit Ledger(Descriptor ledger);
 
     void set_limits(const GroupSettings& settings);
-    void set_context_estimate(uint64_t bytes) { limits_->context_estimate.store(bytes); }
+    // What its members reserve for one more context: the least that any of them knows. 0: nothing new.
+    void learn_context(uint64_t bytes) {
+        const uint64_t known = context_estimate();
+        if (bytes > 0 && (known == 0 || bytes < known)) limits_->context_estimate.store(bytes);
+    }
+    uint64_t context_estimate() const { return limits_->context_estimate.load(); }
 
     uint64_t limit() const { return limits_->memory_limit.load(); }
     uint64_t used() const;  // by all, untracked included

@@ -221,7 +221,7 @@ void Server::served(Device& device, Attachment& a, const Message& message, Nanos
 }
 
 void Server::context_changed(Device& device, Attachment& a, const Message& message) {
-    const uint64_t before = a.contexts, estimate = device.context_estimate;
+    const uint64_t before = a.contexts, estimate = a.slot.ledger().context_estimate();
     a.contexts = uint32_t(std::min<uint64_t>(message.value, 1024));
     // Until NVML has been asked, a context is worth what the others were.
     uint64_t untracked = a.slot.untracked();
@@ -336,7 +336,7 @@ bool Server::attach(Client& client, const Message& message) {
     // Steps that may throw for lack of descriptors come before any step that would have to be undone.
     auto known_ledger = device.ledgers.find(client.group);
     if (known_ledger == device.ledgers.end())
-        known_ledger = device.ledgers.emplace(client.group, new_ledger(device, group)).first;
+        known_ledger = device.ledgers.emplace(client.group, new_ledger(group)).first;
     const Ledger& ledger = *known_ledger->second;
     // Where nobody else may be in the group, nobody is kept out of it.
     const auto& users = group.settings.users;
@@ -351,6 +351,7 @@ bool Server::attach(Client& client, const Message& message) {
     a.slot = std::move(*slot);
     a.use = std::move(use);
     a.mps = message.flags & wire::kUnderMps;
+    tell_context_size(device, a);
     a.contexts = before ? before->contexts : 0;
     a.page->contexts = a.contexts;
     if (Message contexts{}; message.slot > a.contexts) {

@@ -18,6 +18,7 @@
 #include "arbiter/residency/residency.hpp"
 #include "futex.h"
 #include "group_fields.h"
+#include "server/context_sizes.hpp"
 #include "server/descriptor.hpp"
 #include "server/fair_limit.hpp"
 #include "server/latencies.hpp"
@@ -130,7 +131,7 @@ struct Device {
     FairPlace named;             // if a client has named it and nobody else
     bool made_by_client = true;  // an attach named it and nobody else has: forgotten when there are too many
     std::string policy;
-    uint64_t context_estimate = 0;
+    ContextSizes contexts;
     bool measured = false;  // somebody calls set_process_memory() for it
     Shared<wire::DevicePage> page{"gemlet-device", Access::kReadWrite};
     Descriptor page_to_read{reopen_read_only(page.fd())};
@@ -239,6 +240,11 @@ inline std::string printable(std::string text) {
     for (char& c : text)
         if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
     return text;
+}
+
+// Among whom those share that come through a group's own socket: Client::who.
+inline std::string who_of_group(const std::string& name) {
+    return "group '" + printable(name) + "'";
 }
 
 // Whether it is UTF-8, as the names of groups are: others would be one and the same to people, and to Python.

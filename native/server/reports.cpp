@@ -217,7 +217,7 @@ ServerView Server::view_locked(bool listed) {
         d.capacity = device->capacity;
         d.held = device->residency.held();
         d.host_promised = device->residency.host_promised();
-        d.context_estimate = device->context_estimate;
+        d.context_estimate = device->contexts.least();
         // Once over the clients: with thousands of groups, a search for each group's would keep clients waiting.
         std::unordered_map<std::string_view, Members> members;
         const auto residency = residencies(*device, v.now);

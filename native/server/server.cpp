@@ -236,7 +236,7 @@ bool Server::identify(Client& client, const std::optional<std::string>& group) {
     client.uid = peer.uid;
     client.fixed = group;
     client.since = clock();
-    client.who = group ? "group '" + printable(*group) + "'" : "user " + std::to_string(peer.uid);
+    client.who = group ? who_of_group(*group) : "user " + std::to_string(peer.uid);
     client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid());
     return true;
 }

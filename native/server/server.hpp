@@ -258,7 +258,8 @@ class Server {
     static bool may_join(const Group& group, const Client& client);
     bool has_too_many_groups(uid_t user) const;
     void expel(const Group& group, Nanoseconds now);
-    static std::shared_ptr<Ledger> new_ledger(const Device& device, const Group& group);
+    static std::shared_ptr<Ledger> new_ledger(const Group& group);
+    static void tell_context_size(Device& device, const Attachment& a);  // its group
     static void validate(const GroupSettings& settings);
     static GroupSpec spec_on(const Device& device, const Group& group);
 

@@ -75,7 +75,7 @@ std::vector<LedgerImage> Server::ledgers() {
     std::vector<LedgerImage> all;
     for (const auto& device : devices_)
         for (const auto& [group, ledger] : device->ledgers)
-            all.push_back({device->uuid, device->index, device->context_estimate, group, ledger->ledger_fd(),
+            all.push_back({device->uuid, device->index, ledger->context_estimate(), group, ledger->ledger_fd(),
                            std::move(held[ledger.get()])});
     return all;
 }
@@ -126,10 +126,13 @@ void Server::inherit_ledger(const LedgerImage& image) {
     std::lock_guard lock(mutex_);
     const Nanoseconds now = clock();
     const std::shared_ptr<Device> device = device_for(image.device, image.index);
-    if (device->context_estimate == 0) device->context_estimate = image.context_estimate;
+    // Its members' users are not known to have shown it, unless all may speak for everybody.
+    const bool trusted = !image.slots.empty() && std::all_of(image.slots.begin(), image.slots.end(),
+                                                             [](const HeldSlot& slot) { return slot.administrator; });
+    if (trusted) device->contexts.learn("", true, false, image.context_estimate);
     const auto group = groups_.find(image.group);
     if (group != groups_.end()) ledger->set_limits(group->second.settings);
-    ledger->set_context_estimate(device->context_estimate);
+    ledger->learn_context(image.context_estimate);
     for (const HeldSlot& held : image.slots) {
         Descriptor process = duplicate(held.process_fd);
         // Nothing fails from here on: a slot that is given back would be free, and its owner is there.

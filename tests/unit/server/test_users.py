@@ -104,6 +104,46 @@ def test_members_stay_when_a_change_keeps_them(serve: Callable[..., Served]) -> 
     assert client.limits.get("memory_limit") == 2 * GIB
 
 
+# Another user's program, which says that it has one context and has allocated nothing.
+LIAR = """
+import os, sys
+sys.path.insert(0, sys.argv[3])
+from tests.unit.server import wire
+os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+client = wire.RawClient(sys.argv[1], "theirs").attach()
+client.send(wire.CONTEXT, value=1)
+print("said", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("held", [60 * GIB, 1], ids=["all", "nothing"])
+def test_what_a_user_says_of_contexts_is_not_believed_of_others(
+    serve: Callable[..., Served], member: Callable[..., subprocess.Popen[str]], held: int
+) -> None:
+    """They could make none within their limits, and what they hold would count twice, or more at a time than fit."""
+    s = serve()
+    s.server.add_device(bytes(16), 0)
+    s.server.set_group("mine", memory=20 * GIB)
+    with member(s, LIAR) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline() == "said\n"
+        wire.eventually(lambda: s.groups()["theirs"]["clients"][0]["contexts"])  # type: ignore[index]
+        s.server.set_process_memory(bytes(16), other.pid, held, (0, 1, 0))
+        mine = RawClient(s.path, "mine").attach()
+        assert mine.limits.get("context_estimate") == 0
+        mine.send(wire.CONTEXT, value=1)
+        wire.eventually(lambda: s.groups()["mine"]["clients"][0]["contexts"])  # type: ignore[index]
+        s.server.set_process_memory(bytes(16), os.getpid(), GIB // 2, (0, 1, 0))
+        mine.ledger.put("slots", 10 * GIB, index=mine.slot)
+        s.server.set_process_memory(bytes(16), os.getpid(), 10 * GIB + GIB // 2, (10 * GIB, 1, 0))
+        s.server.set_process_memory(bytes(16), other.pid, held, (0, 1, 0))
+        assert s.groups()["mine"]["memory_used"] == 10 * GIB + GIB // 2
+        assert mine.limits.get("context_estimate") == GIB // 2
+        other.stdin.write("\n")
+
+
 # Another user's programs, which name a group each. Prints how many they could make, and why no more.
 MAKER = """
 import os, sys
