@@ -41,6 +41,7 @@ struct Pools {
     std::mutex mutex;
     std::vector<Pool*> all;
     std::vector<CUmemoryPool> shared;  // given to other devices
+    std::atomic<uint64_t> past{0};     // by device, a bit each: a pool grew well beyond the limit
 };
 
 Pools& pools() {
@@ -82,6 +83,16 @@ Pool* current_pool(CUdevice device) {
     return device >= 0 && get_pool && get_pool(&handle, device) == CUDA_SUCCESS ? pool_of(handle, device) : nullptr;
 }
 
+// Whether the group is well beyond its limit because a pool grew. Not by less than a pool's block: that is what pools
+// grow by, and a program goes on with what it has.
+bool is_past(CUdevice device, const MemoryView& view) {
+    const uint64_t bit = uint64_t{1} << device;
+    if (!(pools().past.load(std::memory_order_relaxed) & bit)) return false;
+    if (view.used > view.limit && view.used - view.limit >= kPoolBlock) return true;
+    pools().past.fetch_and(~bit);
+    return false;
+}
+
 // Makes `accounted` what the driver says. `reserved` was charged in advance and becomes part of it. Holds pool.mutex.
 void settle(Pool& pool, uint64_t reserved) {
     uint64_t now = pool.live;  // what is left of a destroyed pool is what is still allocated
@@ -93,7 +104,10 @@ void settle(Pool& pool, uint64_t reserved) {
         now = known ? bytes : std::max(pool.accounted, pool.live);
     }
     const uint64_t charged = pool.accounted + reserved;
-    if (now > charged) account(pool.device, now - charged);
+    if (now > charged) {
+        account(pool.device, now - charged);
+        pools().past.fetch_or(uint64_t{1} << pool.device);
+    }
     if (now < charged) give_back(pool.device, charged - now);
     pool.accounted = now;
 }
@@ -101,9 +115,13 @@ void settle(Pool& pool, uint64_t reserved) {
 // How much an allocation may make the pool grow, as far as the limit leaves a choice.
 uint64_t expected_growth(Pool& pool, uint64_t bytes) {
     std::lock_guard lock(pool.mutex);
-    if (pool.accounted >= pool.live && pool.accounted - pool.live >= bytes) return 0;
+    const bool has_room = pool.accounted >= pool.live && pool.accounted - pool.live >= bytes;
+    if (has_room && pools().past.load(std::memory_order_relaxed) == 0) [[likely]]
+        return 0;
+    const MemoryView view = memory_view(pool.device);
+    // What it has may be in pieces, which is seen when it has grown: once, and not for each allocation.
+    if (has_room && !is_past(pool.device, view)) return 0;
     const uint64_t block = round_up(bytes, kPoolBlock);
-    MemoryView view = memory_view(pool.device);
     const bool fits = view.limit == wire::kNoLimit || (view.used <= view.limit && block <= view.limit - view.used);
     return fits ? block : round_up(bytes, kBlock);
 }

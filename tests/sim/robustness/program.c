@@ -13,13 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MUST(call)                                                         \
-    do {                                                                   \
-        CUresult r_ = (call);                                              \
-        if (r_ != CUDA_SUCCESS) {                                          \
+#define MUST(call)                                                          \
+    do {                                                                    \
+        CUresult r_ = (call);                                               \
+        if (r_ != CUDA_SUCCESS) {                                           \
             fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, (int)r_); \
-            _exit(3);                                                      \
-        }                                                                  \
+            _exit(3);                                                       \
+        }                                                                   \
     } while (0)
 
 static const char* kImage =
@@ -265,7 +265,8 @@ static int hoard(double seconds, unsigned seed, int exact) {
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     static Piece held[256];
     say("ready");
-    while (getchar() != '\n') {}
+    while (getchar() != '\n') {
+    }
     int count = 0, taken = 0, refused = 0;
     for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
         if (count < 256 && rand_r(&seed) % 3) {
@@ -274,9 +275,12 @@ static int hoard(double seconds, unsigned seed, int exact) {
             if (kind == kMipmap) kind = kArray;
             if (exact && (kind == kAsync || kind == kSmall || kind == kArray)) kind = kPlain;
             CUresult r = take(&held[count], kind, ((uint64_t)1 + rand_r(&seed) % 60) << 20, stream);
-            if (r == CUDA_SUCCESS) ++count, ++taken;
-            else if (r == CUDA_ERROR_OUT_OF_MEMORY) ++refused;
-            else if (r != CUDA_ERROR_NOT_SUPPORTED) MUST(r);
+            if (r == CUDA_SUCCESS)
+                ++count, ++taken;
+            else if (r == CUDA_ERROR_OUT_OF_MEMORY)
+                ++refused;
+            else if (r != CUDA_ERROR_NOT_SUPPORTED)
+                MUST(r);
         } else if (count) {
             int i = rand_r(&seed) % (unsigned)count;
             drop(&held[i], stream);
@@ -295,9 +299,28 @@ static int hoard(double seconds, unsigned seed, int exact) {
     return 0;
 }
 
+// A pool half of which is free, and no large piece of it; then large ones, as many as it gets. Says how many.
+static int from_fragments(void) {
+    enum { kPieces = 128, kPiece = 8 << 20, kLarge = 12 << 20 };
+    CUmemoryPool pool;
+    cuuint64_t keep = UINT64_MAX;
+    CUdeviceptr pieces[kPieces], large;
+    MUST(cuDeviceGetDefaultMemPool(&pool, device));
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    for (int i = 0; i < kPieces; ++i) MUST(cuMemAllocAsync(&pieces[i], kPiece, NULL));
+    for (int i = 0; i < kPieces; i += 2) MUST(cuMemFreeAsync(pieces[i], NULL));
+    MUST(cuCtxSynchronize());
+    int taken = 0;
+    while (taken < 100 && cuMemAllocAsync(&large, kLarge, NULL) == CUDA_SUCCESS) ++taken;
+    printf("%d\n", taken);
+    return 0;
+}
+
 // Largest use of the device, as NVML counts it, above what it was in the beginning. Runs without the hook.
 static int sample_memory(void) {
-    struct { unsigned long long total, free, used; } memory;
+    struct {
+        unsigned long long total, free, used;
+    } memory;
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library) return 5;
     int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
@@ -385,7 +408,8 @@ static int close_all(double seconds) {
     return 0;
 }
 
-// --- threads ---------------------------------------------------------------------------------------------------------
+// --- threads
+// ---------------------------------------------------------------------------------------------------------
 
 static double thread_seconds;
 static int no_captures;
@@ -479,7 +503,8 @@ static int capture_slowly(double seconds) {
     return 0;
 }
 
-// --- wrong calls -----------------------------------------------------------------------------------------------------
+// --- wrong calls
+// -----------------------------------------------------------------------------------------------------
 
 static int wrong(void) {
     start();
@@ -537,6 +562,7 @@ int main(int argc, char** argv) {
     uint64_t bytes = argc > 3 ? strtoull(argv[3], NULL, 10) << 20 : 0;
     if (bytes && cuMemAlloc(&held, bytes) != CUDA_SUCCESS) return 11;
     say("ready");
+    if (!strcmp(mode, "fragments")) return from_fragments();
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);

@@ -49,6 +49,15 @@ def test_four_processes_allocate_by_every_api(served: Served, machine: Machine, 
     eventually(lambda: served.used("g") == 0)
 
 
+def test_a_pool_in_pieces_grows_beyond_the_limit_once(served: Served, machine: Machine) -> None:
+    """Whether a pool finds room in what it has is seen when it has grown: it did again for each allocation."""
+    served.server.set_group("g", memory=CONTEXT + 1024 * MIB)
+    sampled = machine.sampler()
+    assert 0 < int(machine.run("g", "fragments").split()[-1]) < 10
+    most, _ = sampled()
+    assert 1024 * MIB <= most - CONTEXT <= (1024 + 2 * 32) * MIB
+
+
 def test_contexts_of_many_processes_at_once(served: Served, machine: Machine) -> None:
     served.server.set_group("g", memory=3 * CONTEXT + 10 * MIB)
     sampled = machine.sampler()
