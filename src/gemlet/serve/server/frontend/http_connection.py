@@ -267,6 +267,8 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._unfinished = 0
         self._count(len(name) + len(value))
+        if self._header_complete:
+            return  # a trailer, after a body in chunks
         name = name.lower()
         if name == b"content-length":
             self._content_length = int(value)  # digits: the parser has seen to that

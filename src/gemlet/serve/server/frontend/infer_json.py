@@ -36,6 +36,7 @@ OURS = frozenset({"timeout", "priority", "binary_data_output", "sequence_id", "s
 STRUCTURES = 256  # of requests without their data, that are remembered
 STRUCTURE_BYTES = 4096  # of one
 NOT_JSON = (b"NaN", b"Infinity")
+SURROGATE = b"\\ud"  # begins the half of a character that JSON writes as two
 
 
 class _Input(msgspec.Struct):
@@ -374,7 +375,18 @@ def _decoded(text: tensors.Buffer) -> _Request:
         whole = bytes(text)
         if not any(word in whole for word in NOT_JSON):
             raise
-    return convert(_raw_data(json.loads(whole)), _Request)
+    return convert(_raw_data(_loads(whole)), _Request)
+
+
+def _loads(text: bytes) -> Any:
+    """As json.loads(), without halves of characters, which cannot be written again. Raises ValueError."""
+    document = json.loads(text)
+    if SURROGATE in text.lower():
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a string has half a character (\\ud800 to \\udfff)") from None
+    return document
 
 
 def _raw_data(document: Any) -> Any:
@@ -447,7 +459,7 @@ def _list(raw: msgspec.Raw) -> Any:
         text = bytes(raw)
         if not any(word in text for word in NOT_JSON):
             raise
-        return json.loads(text)
+        return _loads(text)
 
 
 def _flat(nested: Any) -> list[Any]:

@@ -331,9 +331,20 @@ def test_numbers_that_json_has_not_come_and_go_as_with_triton():
         answer = json.loads(body)
         assert answer["id"] == "NaN"
         assert [repr(value) for value in answer["outputs"][0]["data"]] == [repr(value) for value in values]
+    halves = [listed([math.nan], id="half"), listed(["NaN half"]).replace(b"FP32", b"BYTES")]
+    found, _ = talk(*(post("/v2/models/echo/infer", each.replace(b"half", rb"\ud800")) for each in halves))
+    assert [(status, b"half a character" in body) for status, _, body in found] == [(400, True)] * 2
     found, _ = talk(infer([math.nan]), post("/v2/models/echo/infer", b'{"inputs": NaN}'))
     assert [status for status, _, _ in found] == [200, 400]
     assert b"[NaN]" in found[0][2]
+
+
+def test_what_follows_a_body_in_chunks_is_no_header_of_it():
+    body = listed([1.0])
+    request = b"POST /v2/models/echo/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n%s\r\n\r\n"
+    trailers = b"Content-Encoding: gzip", b"Inference-Header-Content-Length: 3"
+    found, _ = talk(*(request % (len(body), body, each) for each in trailers))
+    assert [status for status, _, _ in found] == [200, 200]
 
 
 def test_without_a_token_only_probes_are_answered(tmp_path):
