@@ -69,7 +69,7 @@ class Fair final : public Policy {
     bool at_maximum(const Group& group, Nanoseconds now) override { return !ready(group, now); }
     bool may_park(const Group& group, Nanoseconds now) override { return ready(group, now); }
     bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
-        return preempts(group, holder) && ready(group, now);
+        return preempts(group, holder, now) && ready(group, now);
     }
     bool behind(const Group& group) const override {
         return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);
@@ -123,7 +123,11 @@ class Fair final : public Policy {
     void set_targets(const Groups& all);
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
-    bool preempts(const Group& group, const Group& holder) const;
+    bool preempts(const Group& group, const Group& holder, Nanoseconds now) const;
+    // Of the last second it has had more than its share, and the other less than its minimum.
+    bool takes_minimum(const Group& group, const Group& of, Nanoseconds now) const {
+        return at(group).recently.share(now) > at(group).target && short_of_minimum(of, now);
+    }
     void settle_debts(const Groups& groups);
 
     Parameters p_;
@@ -312,9 +316,9 @@ bool Fair::competes(const Group& group, Nanoseconds now) {
 
 // A latency client goes before everyone as long as it is not ahead of its target by more than the longest cycle: the
 // minima of the others hold against it too.
-bool Fair::preempts(const Group& group, const Group& holder) const {
+bool Fair::preempts(const Group& group, const Group& holder, Nanoseconds now) const {
     return group.spec.priority == Priority::kLatency && holder.spec.priority != Priority::kLatency &&
-           at(group).vtime <= system_[0] + static_cast<double>(p_.cycle_max);
+           at(group).vtime <= system_[0] + static_cast<double>(p_.cycle_max) && !takes_minimum(group, holder, now);
 }
 
 void Fair::settle_debts(const Groups& groups) {
@@ -375,7 +379,11 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
         int service_class = 2;
         if (best_effort(*g))
             service_class = competes(*g, now) ? 0 : 3;
-        else if (g->spec.priority == Priority::kLatency && a.vtime <= system_[0] + static_cast<double>(p_.cycle_max))
+        else if (g->spec.priority == Priority::kLatency &&
+                 a.vtime <= system_[0] + static_cast<double>(p_.cycle_max) &&
+                 std::none_of(waiting.begin(), waiting.end(), [&](const Group* other) {
+                     return other != g && !best_effort(*other) && takes_minimum(*g, *other, now);
+                 }))
             service_class = 1;
         const double place = a.vtime < a.first_until ? place_of(a) : next_turn_end(a);
         const bool earlier = place < best_place || (place == best_place && g->waiting_since < best->waiting_since);
@@ -410,7 +418,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         if (!ready(*g, now)) continue;
         result.contended = true;
         // One whose own turn was just cut will say so if it wants more: nobody is in a hurry for it yet.
-        if (preempts(*g, own) && (g->waiting > 0 || g->running)) {
+        if (preempts(*g, own, now) && (g->waiting > 0 || g->running)) {
             // A guaranteed minimum is worth a moment even to those in a hurry.
             const bool claims = best_effort(own) && competes(own, now);
             result.deadline = std::min(result.deadline, claims ? std::max(earliest, now) : now);
@@ -434,7 +442,10 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         if (a.turn_end > slowest + 1.25 * cycle) a.turn_end = slowest + cycle;  // more than jitter on the grid
         a.turn_end = std::max(a.turn_end, slowest);
         // A group in a hurry would come back at once, so it goes on for as long as it would go before the others.
-        if (own.spec.priority == Priority::kLatency)
+        if (own.spec.priority == Priority::kLatency &&
+            std::none_of(contenders.begin(), contenders.end(), [&](const Group* g) {
+                return g != &own && !best_effort(*g) && takes_minimum(own, *g, now);
+            }))
             a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
         const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget) / turn.part;
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));

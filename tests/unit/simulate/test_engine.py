@@ -42,6 +42,34 @@ def test_a_service_beside_trainings():
     assert groups["service"]["latency_p50"] < 6  # ms
 
 
+PAUSES = """
+duration = "8s"
+[[group]]
+name = "pauses"
+min = "80%"
+[[group.program]]
+kind = "bursty"
+work = "{work}"
+think = "2ms"
+[[group]]
+name = "hurries"
+priority = "latency"
+[[group.program]]
+kind = "saturating"
+"""
+
+
+@pytest.mark.parametrize(("work", "least"), [("10ms", 0.65), ("100ms", 0.75)])
+def test_one_that_pauses_keeps_its_minimum_beside_one_in_a_hurry(tmp_path, work, least):
+    """A program in a hurry goes first, but not out of others' minima: it left 0.29 and 0.69. One of the class normal
+    leaves 0.64 and 0.79."""
+    file = tmp_path / "workload.toml"
+    file.write_text(PAUSES.format(work=work))
+    result = CliRunner().invoke(command, [str(file), "-o", "json"], catch_exceptions=False)
+    used = {group["name"]: group["used"] for group in json.loads(result.output)["groups"]}
+    assert used["pauses"] > least
+
+
 def test_there_are_examples():
     assert len(EXAMPLES) == 2
 
