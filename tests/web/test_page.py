@@ -23,9 +23,15 @@ from tests.web.conftest import ROOT, daemon, program, serve
 AXE = ROOT / "web/node_modules/axe-core/axe.min.js"
 
 
+def cells(page, table):
+    """Texts of the visible cells of each row, in one step: the page may replace a row meanwhile."""
+    rows = f"[...document.querySelectorAll('{table} tbody tr')]"
+    return page.evaluate(rows + ".map(row => row.innerText.split('\\t'))")
+
+
 def shown(page):
     """Rows of the table of groups: texts of their cells."""
-    return [row.inner_text().split("\t") for row in page.query_selector_all("#groups tbody tr")]
+    return cells(page, "#groups")
 
 
 def until(page, expression):
@@ -127,8 +133,7 @@ def test_a_moment_of_the_past(page, link):
     page.dispatch_event("#at", "change")
     page.wait_for_selector("#moment-groups tbody tr")
     assert page.inner_text("#moment-title") == shown_at
-    rows = [row.inner_text().split("\t") for row in page.query_selector_all("#moment-groups tbody tr")]
-    assert {row[0].strip() for row in rows} <= {"train", "notebook", "<b>sweep</b>"}
+    assert {name.strip() for name, *_ in cells(page, "#moment-groups")} <= {"train", "notebook", "<b>sweep</b>"}
     page.fill("#at", "")
     page.dispatch_event("#at", "change")
     assert not page.is_visible("#moment")
@@ -159,10 +164,7 @@ def test_a_group_with_its_history_and_a_change_of_limits(page, link, machine):
     page.fill("#detail input[name=max]", "90")
     page.fill("#detail input[name=min]", "40")
     page.wait_for_selector("#detail table.preview tbody tr")
-    preview = {
-        row.inner_text().split("\t")[0]: row.inner_text().split("\t")[1:]
-        for row in page.query_selector_all(".preview tbody tr")
-    }
+    preview = {name: rest for name, *rest in cells(page, ".preview")}
     assert preview.keys() == {"train", "notebook", "<b>sweep</b>"}
     now, then = (float(text.rstrip("%")) for text in preview["notebook"])
     assert now < 35 < then
