@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 from bench import arguments, graph_causes
 from bench.own_mps import mps_of_gemlet
+from gemlet.membership import PERCENTAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "2"}  # as executors of `mps` have it
 CASES: dict[str, str | None] = {"plain": None, "mps-100": "100", "mps-47": "46.6667", "mps-47-busy": "46.6667"}
 NEIGHBOURS = {"vgg16": "33.3333", "ssd-mobilenetv1": "20"}

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.own_mps import mps_of_gemlet
+from gemlet.membership import PERCENTAGE
 
-PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 WAYS = ("own", "whole")
 ON = 132  # SMs of an H100 or H200
 SMS = (

@@ -261,7 +261,8 @@ bool Contention::slices_would_not_do(const std::vector<Party>& parties) const {
 }
 
 bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
-    const bool only_turns_do = slices_would_not_do(parties);
+    const bool ranks = std::any_of(parties.begin(), parties.end(), [](const Party& p) { return p.peers.any; });
+    const bool only_turns_do = ranks && slices_would_not_do(parties);
     double duties = 0.0;
     bool measured = true;
     size_t contend = 0;

@@ -15,6 +15,7 @@ WIRE_VERSION = (
 )
 WIRE_OLDEST = WIRE_VERSION - 1  # kWireOldest: what a hook must speak at least for its daemon to serve it
 
+PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # for the driver: a fraction of the multiprocessors, under MPS
 MULTIPROCESSORS = "GEMLET_MULTIPROCESSORS"  # for the hook: "GPU-...=132;GPU-...=114"
 
 

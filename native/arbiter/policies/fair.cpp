@@ -123,10 +123,21 @@ class Fair final : public Policy {
     void set_targets(const Groups& all);
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
+    // A latency client goes before everyone as long as it is not ahead of its target by more than the longest cycle:
+    // the minima of the others hold against it too.
+    bool in_hurry(const Group& group) const {
+        return group.spec.priority == Priority::kLatency &&
+               at(group).vtime <= system_[0] + static_cast<double>(p_.cycle_max);
+    }
     bool preempts(const Group& group, const Group& holder, Nanoseconds now) const;
     // Of the last second it has had more than its share, and the other less than its minimum.
     bool takes_minimum(const Group& group, const Group& of, Nanoseconds now) const {
         return at(group).recently.share(now) > at(group).target && short_of_minimum(of, now);
+    }
+    bool takes_a_minimum(const Group& group, const Groups& others, Nanoseconds now) const {
+        return std::any_of(others.begin(), others.end(), [&](const Group* other) {
+            return other != &group && !best_effort(*other) && takes_minimum(group, *other, now);
+        });
     }
     void settle_debts(const Groups& groups);
 
@@ -314,11 +325,8 @@ bool Fair::competes(const Group& group, Nanoseconds now) {
     return most > 0.0 && at(group).claim >= (group.running ? 0.0 : most - 1.0);
 }
 
-// A latency client goes before everyone as long as it is not ahead of its target by more than the longest cycle: the
-// minima of the others hold against it too.
 bool Fair::preempts(const Group& group, const Group& holder, Nanoseconds now) const {
-    return group.spec.priority == Priority::kLatency && holder.spec.priority != Priority::kLatency &&
-           at(group).vtime <= system_[0] + static_cast<double>(p_.cycle_max) && !takes_minimum(group, holder, now);
+    return in_hurry(group) && holder.spec.priority != Priority::kLatency && !takes_minimum(group, holder, now);
 }
 
 void Fair::settle_debts(const Groups& groups) {
@@ -379,11 +387,7 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
         int service_class = 2;
         if (best_effort(*g))
             service_class = competes(*g, now) ? 0 : 3;
-        else if (g->spec.priority == Priority::kLatency &&
-                 a.vtime <= system_[0] + static_cast<double>(p_.cycle_max) &&
-                 std::none_of(waiting.begin(), waiting.end(), [&](const Group* other) {
-                     return other != g && !best_effort(*other) && takes_minimum(*g, *other, now);
-                 }))
+        else if (in_hurry(*g) && !takes_a_minimum(*g, waiting, now))
             service_class = 1;
         const double place = a.vtime < a.first_until ? place_of(a) : next_turn_end(a);
         const bool earlier = place < best_place || (place == best_place && g->waiting_since < best->waiting_since);
@@ -442,10 +446,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         if (a.turn_end > slowest + 1.25 * cycle) a.turn_end = slowest + cycle;  // more than jitter on the grid
         a.turn_end = std::max(a.turn_end, slowest);
         // A group in a hurry would come back at once, so it goes on for as long as it would go before the others.
-        if (own.spec.priority == Priority::kLatency &&
-            std::none_of(contenders.begin(), contenders.end(), [&](const Group* g) {
-                return g != &own && !best_effort(*g) && takes_minimum(own, *g, now);
-            }))
+        if (own.spec.priority == Priority::kLatency && !takes_a_minimum(own, contenders, now))
             a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
         const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget) / turn.part;
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import MIB, exact_percent, format_share
 from gemlet.errors import Refused, UsageError
-from gemlet.membership import as_whole_devices
+from gemlet.membership import PERCENTAGE, as_whole_devices
 from gemlet.model import Priority
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def place(
 
 
 def _percentage(sm: float) -> dict[str, str]:
-    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(sm)}
+    return {PERCENTAGE: exact_percent(sm)}
 
 
 def _other_user(uid: int, status: MpsStatus) -> int | None:

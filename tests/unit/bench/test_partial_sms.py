@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from bench.partial_sms import PERCENTAGE, PROBE, command, line, wrong
+from bench.partial_sms import PROBE, command, line, wrong
+from gemlet.membership import PERCENTAGE
 
 
 def result(unwritten: int = 0, off: float = 0.001) -> dict[str, object]:

@@ -184,13 +184,19 @@ def test_what_a_context_takes_is_learned_from_one_without_memory(serve: Callable
     assert b.limits.get("context_estimate") == 480_000_000
 
 
-def test_an_allocation_that_the_driver_has_yet_to_make_hides_no_context(serve: Callable[..., Served]) -> None:
-    """It is charged before; the driver was asked in between, and another took as much beyond the limit."""
+def with_a_context(serve: Callable[..., Served]) -> tuple[Served, RawClient]:
+    """A client with one, of which it is known what it takes."""
     s = serve()
     s.server.add_device(bytes(16), 0, context_estimate=500_000_000)
     a = RawClient(s.path).attach()
     a.send(wire.CONTEXT, value=1)
     wire.eventually(lambda: a.page.get("contexts", size=4) == 1)
+    return s, a
+
+
+def test_an_allocation_that_the_driver_has_yet_to_make_hides_no_context(serve: Callable[..., Served]) -> None:
+    """It is charged before; the driver was asked in between, and another took as much beyond the limit."""
+    s, a = with_a_context(serve)
     a.ledger.put("slots", 40_000_000, index=a.slot)
     for _ in range(3):
         s.server.set_process_memory(bytes(16), os.getpid(), 500_000_000, (40_000_000, 1, 0))
@@ -198,11 +204,7 @@ def test_an_allocation_that_the_driver_has_yet_to_make_hides_no_context(serve: C
 
 
 def test_what_modules_take_goes_when_two_looks_miss_it(serve: Callable[..., Served]) -> None:
-    s = serve()
-    s.server.add_device(bytes(16), 0, context_estimate=500_000_000)
-    a = RawClient(s.path).attach()
-    a.send(wire.CONTEXT, value=1)
-    wire.eventually(lambda: a.page.get("contexts", size=4) == 1)
+    s, a = with_a_context(serve)
     used = []
     for charged, held in ((0, 600), (40, 600), (40, 640), (40, 640), (0, 500), (0, 500)):  # MB; the second is in flight
         a.ledger.put("slots", charged * 1_000_000, index=a.slot)

@@ -13,6 +13,7 @@ import msgspec
 
 from gemlet.config.quantities import exact_percent
 from gemlet.errors import GemletError
+from gemlet.membership import PERCENTAGE
 from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied, ExecutorFailed
 from gemlet.serve.execution.remote import RemoteExecutor
 from gemlet.serve.models.specification import ModelError
@@ -223,7 +224,7 @@ class Device:
 
     async def _started(self, key: str, gpu_let: GpuLet | None = None) -> Executor:
         name = f"executor of device {self.index}" if gpu_let is None else f"executor of {gpu_let.name}"
-        environment = {} if gpu_let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(gpu_let.sm)}
+        environment = {} if gpu_let is None else {PERCENTAGE: exact_percent(gpu_let.sm)}
         executor = (
             Executor(
                 name,

@@ -12,9 +12,7 @@ import sys
 from gemlet import paths
 from gemlet.devices import nvml
 from gemlet.errors import DeviceError, GemletError
-from gemlet.membership import MULTIPROCESSORS, as_whole_devices
-
-PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+from gemlet.membership import MULTIPROCESSORS, PERCENTAGE, as_whole_devices
 
 
 def start_again_as_whole(module: str) -> None:

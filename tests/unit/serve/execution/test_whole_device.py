@@ -12,8 +12,8 @@ import pytest
 from gemlet import paths
 from gemlet.devices import nvml
 from gemlet.errors import DeviceError, GemletError
-from gemlet.membership import MULTIPROCESSORS
-from gemlet.serve.execution.whole_device import PERCENTAGE, start_again_as_whole
+from gemlet.membership import MULTIPROCESSORS, PERCENTAGE
+from gemlet.serve.execution.whole_device import start_again_as_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

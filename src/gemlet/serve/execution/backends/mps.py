@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemlet.errors import DeviceError
+from gemlet.membership import PERCENTAGE
 from gemlet.serve.execution.backends.torch_gpu_lets import CapturedStream, TorchGpuLets
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.backend import BackendOptions, GpuLet
 
 MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
-PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 class MpsBackend(TorchGpuLets):

@@ -14,12 +14,17 @@ MORE_ROOM = frame(8, 0, 0, (1).to_bytes(4, "big"))
 PING = frame(6, 0, 0, b"the last")
 
 
+def connected():
+    connection, transport = GrpcConnection(GrpcServer(Service())), Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
 def test_others_have_turns_between_small_frames(monkeypatch):
     monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
 
     async def run():
-        connection, transport = GrpcConnection(GrpcServer(Service())), Transport()
-        connection.connection_made(transport)
+        connection, transport = connected()
         connection.data_received(PREFACE)
         connection.data_received(MORE_ROOM * 20_000 + PING)
         assert not transport.reading  # nor is more taken from the client
@@ -39,8 +44,7 @@ def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
     monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
 
     async def run():
-        connection, transport = GrpcConnection(GrpcServer(Service())), Transport()
-        connection.connection_made(transport)
+        connection, transport = connected()
         connection.data_received(PREFACE)
         connection.data_received(MORE_ROOM * 20_000 + PING[:5])
         connection.data_received(PING[5:])  # as a transport may do that was just told to pause
@@ -58,8 +62,7 @@ def test_a_connection_that_ends_meanwhile_is_not_read_on(monkeypatch):
     async def run():
         raised = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-        connection, transport = GrpcConnection(GrpcServer(Service())), Transport()
-        connection.connection_made(transport)
+        connection, transport = connected()
         connection.data_received(PREFACE + frame(1, 4, 1, HEADER))
         connection.data_received(MORE_ROOM * 20_000)
         connection.connection_lost(None)
