@@ -132,6 +132,7 @@ struct Attendance {
     bool stuck = false;            // ... should have drained by now: it may wait for work of another device
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
+    Nanoseconds work = 0;          // completed by its clients here, by their own account
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
     Ranks ranks = {};              // its clients here
 };

@@ -144,6 +144,12 @@ bool Gangs::stuck(const Gang& gang) const {
                        [](const Member& member) { return member.seen.stuck; });
 }
 
+Nanoseconds Gangs::work(const Gang& gang) {
+    Nanoseconds sum = 0;
+    for (const Member& member : gang.members) sum += member.seen.work;
+    return sum;
+}
+
 bool Gangs::drained(const Gang& gang) const {
     return std::none_of(gang.members.begin(), gang.members.end(),
                         [](const Member& member) { return member.seen.busy; });
@@ -184,7 +190,8 @@ Nanoseconds Gangs::next_start(const Gang& gang) const {
 
 // --- slots -------------------------------------------------------------------------------------------------------
 
-// What each has had of its share. Time that a gang does not want is not saved up.
+// What each has had of its share. Time that a gang does not want is not saved up, and time that nobody else wants is
+// not charged for.
 void Gangs::account(Nanoseconds now) {
     const auto time = static_cast<double>(now - std::exchange(accounted_, now));
     const auto cycle = static_cast<double>(p_.cycle_max);
@@ -192,9 +199,19 @@ void Gangs::account(Nanoseconds now) {
         if (!gang.planned) continue;
         const double most = gang.wants ? cycle / 2.0 : 0.0;
         gang.credit = std::min(gang.credit + gang.share * time, std::max(most, 0.0));
-        if (gang.phase != Gang::Phase::kOut) gang.credit -= time;
-        gang.credit = std::max(gang.credit, -cycle);
+        if (gang.phase == Gang::Phase::kOut) continue;
+        const double had = gang.phase == Gang::Phase::kIn ? std::min(time, gang.due) : time;
+        gang.due -= had;
+        gang.credit = std::max(gang.credit - had, -cycle);
     }
+}
+
+void Gangs::begin(Gang& gang, Nanoseconds until, double due, bool fills) {
+    gang.phase = Gang::Phase::kIn;
+    gang.until = until;
+    gang.due = due;
+    gang.fills = fills;
+    gang.work = work(gang);
 }
 
 void Gangs::over(Gang& gang, Nanoseconds now) {
@@ -218,11 +235,11 @@ void Gangs::end_slots(Nanoseconds now) {
             }
         }
         if (gang.phase != Gang::Phase::kFinishing) continue;
-        const bool drained = this->drained(gang);
-        if (drained) gang.hangs = false;
+        const bool drained = this->drained(gang), got_on = work(gang) > gang.work;
+        if (drained || got_on) gang.hangs = false;
         const Nanoseconds limit = gang.until + (gang.hangs ? p_.slack : p_.finish);
         if (!drained && now < limit) continue;
-        gang.hangs = !drained;
+        gang.hangs = !drained && !got_on;
         over(gang, now);
     }
 }
@@ -242,8 +259,7 @@ void Gangs::interrupt(Nanoseconds now) {
         if (!free) continue;
         const double length = std::max(gang.share * static_cast<double>(p_.cycle_max) + gang.credit,
                                        static_cast<double>(p_.quantum_min));
-        gang.phase = Gang::Phase::kIn;
-        gang.until = alone(gang) ? kNever : now + static_cast<Nanoseconds>(length);
+        begin(gang, alone(gang) ? kNever : now + static_cast<Nanoseconds>(length), length, false);
     }
 }
 
@@ -279,6 +295,8 @@ void Gangs::plan(Nanoseconds now) {
                                      [](const Member& member) { return member.seen.met_lately; });
         Wish wish{.devices = {}, .share = 0.0, .least = 0.0, .may_grow = !met && !gang->capped()};
         wish.share = std::clamp(gang->share + gang->credit / cycle, 0.0, 1.0);
+        // One that hangs gets nothing done in its slots. It has short ones, lest it miss what it waits for.
+        if (gang->hangs) wish.share = std::min(wish.share, static_cast<double>(p_.quantum_min + 1) / cycle);
         wish.least = std::min(gang->spec.min, wish.share);
         for (const Member& member : gang->members) wish.devices.push_back(member.device);
         wishes.push_back(std::move(wish));
@@ -286,7 +304,7 @@ void Gangs::plan(Nanoseconds now) {
     cycle_end_ = now + p_.cycle_max;
     for (const Slot& slot : timetable(wishes, free_from, p_.cycle_max, p_.quantum_min)) {
         const Gang& gang = *order[slot.wish];
-        table_.push_back({gang.name, now + slot.from, alone(gang) ? kNever : now + slot.until});
+        table_.push_back({gang.name, now + slot.from, alone(gang) ? kNever : now + slot.until, slot.due});
     }
 }
 
@@ -303,9 +321,8 @@ void Gangs::start_slots(Nanoseconds now) {
             plan_anew_ = true;
             continue;
         }
-        gang.phase = Gang::Phase::kIn;
-        gang.fills = false;
-        gang.until = entry.until == kNever ? kNever : std::max(entry.until, now + p_.quantum_min);
+        const Nanoseconds until = entry.until == kNever ? kNever : std::max(entry.until, now + p_.quantum_min);
+        begin(gang, until, static_cast<double>(entry.due), false);
     }
 }
 
@@ -318,12 +335,14 @@ void Gangs::fill(Nanoseconds now) {
                                      [](const Member& member) { return member.seen.met; });
         Nanoseconds until = std::min(next_start(gang), cycle_end_);
         if (met || until - now < p_.quantum_min) continue;
-        for (const Entry& entry : table_)
-            if (entry.gang == gang.name && entry.from <= until) until = std::max(until, entry.until);
+        Nanoseconds due = 0;
+        for (const Entry& entry : table_) {
+            if (entry.gang != gang.name || entry.from > until) continue;
+            until = std::max(until, entry.until);
+            due += entry.due;
+        }
         std::erase_if(table_, [&](const Entry& entry) { return entry.gang == gang.name && entry.from <= until; });
-        gang.phase = Gang::Phase::kIn;
-        gang.fills = true;
-        gang.until = until;
+        begin(gang, until, static_cast<double>(due), true);
     }
 }
 

@@ -51,12 +51,14 @@ class Gangs {
         bool planned = false;   // it has slots
         double share = 0.0;
         double credit = 0.0;  // ns of slots that it is owed
+        double due = 0.0;     // ns of the present one that it is still charged for
         // Its slot: out of it, in it, or past its end with work in flight.
         enum class Phase : uint8_t { kOut, kIn, kFinishing } phase = Phase::kOut;
         Nanoseconds until = 0;
         Nanoseconds served = 0;  // when its last slot ended
         bool fills = false;      // nobody else wanted the time: its slot ends when somebody does
-        bool hangs = false;      // its work did not drain the last time: a peer does not run at all
+        Nanoseconds work = 0;    // completed before its slot
+        bool hangs = false;  // in its last slot it completed nothing and did not drain: a peer does not run at all
         bool wants = false;
         bool capped() const { return spec.max < 1.0; }
         bool latency() const { return spec.priority == Priority::kLatency; }
@@ -64,6 +66,7 @@ class Gangs {
     struct Entry {
         std::string gang;
         Nanoseconds from, until;
+        Nanoseconds due;  // how much of it is its own; the rest is time that nobody else wants
     };
 
     void find_members();
@@ -78,10 +81,12 @@ class Gangs {
     bool tell(Nanoseconds now);
     void find_next(Nanoseconds now);
 
+    void begin(Gang& gang, Nanoseconds until, double due, bool fills);
     void over(Gang& gang, Nanoseconds now);
     bool stuck(const Gang& gang) const;
     bool alone(const Gang& gang) const;  // nobody else takes turns on its devices
     bool drained(const Gang& gang) const;
+    static Nanoseconds work(const Gang& gang);  // completed so far
     bool nearly(Nanoseconds then, Nanoseconds now) const;
     bool meet(const Gang& a, const Gang& b) const;
     bool devices_free(const Gang& gang) const;

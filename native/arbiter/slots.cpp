@@ -121,6 +121,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
             a.look_at = std::min(a.look_at, late);
     }
     for (const Client* client : group->members) {
+        a.work += client->seen.work();
         if (!client->lately) continue;
         const Observation& seen = client->seen;
         const bool runs = client->active && !client->waiting;
@@ -135,7 +136,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         if (a.contends && a.met) break;
         a.contends =
             a.contends || std::any_of(group->members.begin(), group->members.end(), [&](const Client* member) {
-                return member->lately && !compatible(member->standing.why, client->standing.why) &&
+                return member->lately && !compatible(member->standing.why, client->why()) &&
                        member->sm + client->sm > kFull;
             });
         if (client->group->planned > 0.0 || !s.contends_with(*client, *group)) continue;

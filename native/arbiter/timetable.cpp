@@ -35,7 +35,7 @@ class Table {
                     moved = true;
                 }
             }
-            slots.push_back({index, from, from + lengths[index]});
+            slots.push_back({index, from, from + lengths[index], lengths[index]});
         }
         return slots;
     }

@@ -21,6 +21,7 @@ struct Wish {
 struct Slot {
     size_t wish;              // its index
     Nanoseconds from, until;  // from the cycle's beginning on
+    Nanoseconds due;          // how long it is before it grows
 };
 
 // `free_from`: when each device is free, 0 or more. Slots begin in the order of the wishes where they can; a wish
