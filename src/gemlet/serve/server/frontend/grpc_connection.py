@@ -13,7 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
-from ngh2.events import DataReceived, RequestReceived, StreamReset, TrailersReceived
+from ngh2.events import DataReceived, RequestReceived, StreamClosed, StreamReset, TrailersReceived
 
 from gemlet.serve.server.frontend import access, connections, grpc_wire, limits, peers
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
@@ -130,14 +130,9 @@ class GrpcConnection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         planned, self._planned = self._planned, True  # one write for all answers that are given meanwhile
-        count = 0
         try:
             self._http.receive_data(data)
-            for event in self._http.events():
-                count += 1
-                act = ACTS.get(type(event))
-                if act is not None:
-                    act(self, event)
+            count = self._act()
         except NGH2Error:
             self.close()
             return
@@ -148,6 +143,15 @@ class GrpcConnection(asyncio.Protocol):
         self._hold()
         if not self._http.want_read:  # the client was told what it did wrong
             self.close()
+
+    def _act(self) -> int:
+        """Does what the library's events ask for; how many there were."""
+        events = self._http.events()
+        for event in events:
+            act = ACTS.get(type(event))
+            if act is not None:
+                act(self, event)
+        return len(events)
 
     def eof_received(self) -> None:
         self.abort()
@@ -282,7 +286,8 @@ class GrpcConnection(asyncio.Protocol):
             call.half_closed = True
             self.look(call)
 
-    def _reset(self, event: StreamReset) -> None:
+    def _over(self, event: StreamReset | StreamClosed) -> None:
+        """Its stream has ended. Where the client broke the protocol, the library has ended it without a word before."""
         call = self._calls.get(event.stream_id)
         if call is not None:
             self._cancel(call)
@@ -395,6 +400,7 @@ class GrpcConnection(asyncio.Protocol):
             self._settle()
             if self._full_since is None and (data := self._http.data_to_send(WRITE_BYTES)):
                 transport.write(data)  # the end of calls whose clients had more to say
+        self._act()  # writing ends streams
 
     def _settle(self) -> None:
         """Knows what has left of what was to be sent."""
@@ -503,7 +509,8 @@ ACTS: dict[type, Callable[[GrpcConnection, Any], None]] = {
     RequestReceived: GrpcConnection._requested,
     DataReceived: GrpcConnection._received,
     TrailersReceived: GrpcConnection._trailers,
-    StreamReset: GrpcConnection._reset,
+    StreamReset: GrpcConnection._over,
+    StreamClosed: GrpcConnection._over,
 }
 
 
