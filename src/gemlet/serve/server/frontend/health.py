@@ -24,32 +24,71 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 LOOK_S = 1.0  # between looks for those who watch
 
 
+class Readiness:
+    """One look at the service every second for all who watch, while there are any: each of them costs nothing."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._news = asyncio.Event()
+        self._watching = 0
+        self._looking: asyncio.Task[None] | None = None
+
+    async def news(self) -> None:
+        """Returns when the service is ready, or is not any more."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(self._service.ready))
+        self._watching += 1
+        try:
+            await self._news.wait()
+        finally:
+            self._watching -= 1
+            if not self._watching and self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
+
+    async def _look(self, told: bool) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._service.ready != told:
+                told, news = self._service.ready, self._news
+                self._news = asyncio.Event()
+                news.set()
+
+
 def procedures(service: Service, name: str) -> dict[str, Callable[[GrpcCall, bytes], Coroutine[Any, Any, None]]]:
     """Of the server as a whole, and of its service ``name``, which is the same."""
+    readiness = Readiness(service)
 
-    def status(call: GrpcCall, data: bytes) -> int | None:
-        """None: the call was ended."""
+    def known(call: GrpcCall, data: bytes) -> bool | None:
+        """Whether there is such a service; None: the call was ended."""
         try:
-            if StringValue.FromString(data).value not in {"", name}:
-                return SERVICE_UNKNOWN
+            return StringValue.FromString(data).value in {"", name}
         except DecodeError as error:
             call.end(Status.INVALID_ARGUMENT, f"not a HealthCheckRequest: {error}")
             return None
-        return SERVING if service.ready else NOT_SERVING
+
+    def status() -> bytes:
+        return Int32Value(value=SERVING if service.ready else NOT_SERVING).SerializeToString()
 
     async def check(call: GrpcCall, data: bytes) -> None:
-        found = status(call, data)
-        if found == SERVICE_UNKNOWN:
-            call.end(Status.NOT_FOUND, f"expected no service, or {name}")
+        found = known(call, data)
+        if found:
+            call.respond(status())
         elif found is not None:
-            call.respond(Int32Value(value=found).SerializeToString())
+            call.end(Status.NOT_FOUND, f"expected no service, or {name}")
 
     async def watch(call: GrpcCall, data: bytes) -> None:
-        told = None
-        while (found := status(call, data)) is not None:
-            if found != told:
-                told = found
-                call.send(Int32Value(value=found).SerializeToString())
-            await asyncio.sleep(LOOK_S)
+        found = known(call, data)
+        if found is None:
+            return
+        if not found:
+            call.send(Int32Value(value=SERVICE_UNKNOWN).SerializeToString())
+            await asyncio.Event().wait()  # until the client ends it
+        told = b""
+        while True:
+            if told != status():
+                told = status()
+                call.send(told)
+            await readiness.news()
 
     return {"Check": check, "Watch": watch}
