@@ -10,9 +10,10 @@ from gemlet.serve.server.frontend.grpc_wire import Header, Status
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from gemlet.serve.dispatch.call import Refusal
+    from gemlet.serve.server.frontend.one_by_one import OneByOne
     from gemlet.serve.server.frontend.regions import UserRegions
 
 
@@ -50,6 +51,7 @@ class Connection(Protocol):
     """Where a call came by."""
 
     regions: UserRegions
+    control: OneByOne
 
     def send(self, call: GrpcCall, message: bytes) -> None:
         """A message with its prefix, now or as the client makes room for it."""
@@ -133,6 +135,10 @@ class GrpcCall:
 
     def _end(self, trailers: list[Header]) -> None:
         self.end_with(trailers if self.begun else [*grpc_wire.HEAD, *trailers])
+
+    def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """As later(), when it is the call's turn among those of its connection."""
+        self.connection.control.add(lambda: None if self.over else self.later(work()))
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs it beside; it ends with the call."""

@@ -18,6 +18,7 @@ from ngh2.events import DataReceived, RequestReceived, StreamClosed, StreamReset
 from gemlet.serve.server.frontend import access, connections, grpc_wire, limits, peers
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_wire import Status
+from gemlet.serve.server.frontend.one_by_one import OneByOne
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -60,6 +61,7 @@ class GrpcConnection(asyncio.Protocol):
         self._http = Connection(Role.SERVER, CONFIGURATION)
         self._calls: dict[int, GrpcCall] = {}
         self._sending: dict[int, GrpcCall] = {}  # with something to send
+        self.control = OneByOne(server.loop)
         self._share = server.limits.held_bytes // 4  # bytes of one client; a message, and windows, may be more
         self._withheld = False  # calls wait until others have gone
         self._queued = 0  # bytes of messages for which the client has no room
@@ -93,6 +95,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport = None
         self._unread = b""
         self._closing = True
+        self.control.clear()
         for call in list(self._calls.values()):
             self._cancel(call)
         self.regions = self.server.service.regions.of(_nobody)

@@ -31,6 +31,7 @@ from gemlet.serve.server.frontend import (
     unpacking,
 )
 from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
+from gemlet.serve.server.frontend.one_by_one import OneByOne
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
+# Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
+READ_BYTES = 2 * 1024
+TURN_S = 0.002
 BINARY = b"application/octet-stream"
 TRACE_BYTES = 64  # of a traceparent, which has 55
 
@@ -83,6 +87,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchanges: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._control = OneByOne(server.loop)
+        self._unread = b""  # has arrived, and waits for its turn, or for answers to what was before it
+        self._reads_on = False  # in the next turn of the loop
         self._closing = False
         self._paused = False
         self._full_since: float | None = None  # loop time since which the client has not read
@@ -119,11 +126,56 @@ class Connection(asyncio.Protocol):
                 self._service.engine.cancel(exchange.call)
                 exchange.call = None
         self._exchanges.clear()
+        self._control.clear()
+        self._unread = b""
         self._reset()
         for task in self._tasks:
             task.cancel()
 
     def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        if self._unread:
+            self._unread += data
+        else:
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Takes what has arrived, for as long as a turn lasts and there is room for requests; the rest later."""
+        if len(data) <= READ_BYTES:  # as usual
+            self._take(data)
+            return
+        end, at = self.server.loop.time() + TURN_S, 0
+        while not self._closing:
+            body = max(0, self._content_length - self._body_bytes) if self._header_complete else 0
+            at, begun = at + READ_BYTES + body, at
+            self._take(data[begun:at])
+            if at >= len(data):
+                break
+            if (self._paused or self.server.loop.time() > end) and self._transport is not None:
+                self._unread = data[at:]
+                self.began = self.began or self.server.loop.time()  # a request is not complete
+                self._transport.pause_reading()
+                self._read_later()
+                self._hold()
+                return
+
+    def _read_later(self) -> None:
+        if not self._paused and not self._reads_on:
+            self._reads_on = True
+            self.server.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._reads_on = False
+        if self._paused or self._closing:
+            return
+        data, self._unread = self._unread, b""
+        self._read(data)
+        if not self._unread and not self._paused and self._transport is not None:
+            self._transport.resume_reading()
+        self._hold()
+
+    def _take(self, data: bytes) -> None:
         if self._closing or self._parser is None:
             return
         if self.began is None:
@@ -183,7 +235,7 @@ class Connection(asyncio.Protocol):
     @property
     def waits_for_client(self) -> bool:
         """Whether nothing can go on before the client sends more: no answer is due, and its bytes are read."""
-        return self.idle and not self._paused
+        return self.idle and not self._paused and not self._unread
 
     @property
     def unused(self) -> bool:
@@ -420,7 +472,7 @@ class Connection(asyncio.Protocol):
 
     def _route(self, exchange: Exchange, method: bytes, url: bytes, body: Buffer) -> None:
         given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions)
-        self._later(http_routes.respond(self._service, exchange, given))
+        self._control.add(lambda: self._later(http_routes.respond(self._service, exchange, given)))
 
     def _write(
         self,
@@ -445,7 +497,7 @@ class Connection(asyncio.Protocol):
         """Tells what is held here for the client's sake."""
         if self._transport is None:
             return
-        held = self._body_bytes + self._out_bytes + self._large_bytes
+        held = self._body_bytes + self._out_bytes + self._large_bytes + len(self._unread)
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:
@@ -490,6 +542,8 @@ class Connection(asyncio.Protocol):
         self._paused = wanted
         if wanted:
             self._transport.pause_reading()
+        elif self._unread:
+            self._read_later()
         else:
             self._transport.resume_reading()
 

@@ -1,0 +1,179 @@
+"""Thousands of requests of one client that come at once keep nobody else waiting: over HTTP they are read in turns, and
+over both protocols what is beside inference is begun in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from gemlet.serve.server.frontend import http_connection
+from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
+from gemlet.serve.server.frontend.grpc_server import GrpcServer
+from gemlet.serve.server.frontend.one_by_one import OneByOne
+from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
+from tests.unit.serve.stand_in import Service, Transport, connect, replies
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
+MANY = 5000
+
+
+class Counted(Service):
+    """Counts how often its index was asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = 0
+
+    def index(self):
+        self.asked += 1
+        return super().index()
+
+
+def infer(values):
+    body = json.dumps(
+        {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, len(values)], "data": values}]}
+    ).encode()
+    return b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+async def turns_until(condition, limit=20 * MANY):
+    turns = 0
+    while not condition():
+        turns += 1
+        assert turns < limit
+        await asyncio.sleep(0)
+    return turns
+
+
+@pytest.fixture
+def _short(monkeypatch):
+    monkeypatch.setattr(http_connection, "TURN_S", 0.0)
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("request_", [LIVE, infer([1.0])], ids=["beside inference", "inference"])
+def test_others_have_turns_between_requests(request_):
+    async def run():
+        connection, transport = connect(Service())
+        connection.data_received(request_ * MANY)
+        assert not transport.reading  # nor is more taken from the client
+        assert len(replies(transport.written)) < 100
+        assert not connection.unused
+        assert not connection.waits_for_client
+        turns = await turns_until(lambda: transport.reading)
+        assert turns > 50
+        await turns_until(lambda: connection.idle)
+        assert [status for status, *_ in replies(transport.written)] == [200] * MANY
+        assert connection.unused
+        assert connection.server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+def test_no_more_requests_are_kept_than_a_client_may_have_under_way():
+    async def run():
+        connection, transport = connect(Service())
+        connection.data_received(LIVE * MANY)
+        assert len(connection._exchanges) < 2 * http_connection.MAX_PIPELINED
+        await turns_until(lambda: transport.reading and connection.idle)
+        assert len(replies(transport.written)) == MANY
+
+    asyncio.run(run())
+
+
+def test_a_client_has_one_request_beside_inference_begun_in_each_turn():
+    async def run():
+        service = Counted()
+        connection, _ = connect(service)
+        connection.data_received(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 40)
+        for turn in range(60):
+            assert service.asked <= turn
+            await asyncio.sleep(0)
+        assert service.asked == 40
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+def test_bodies_are_whole_that_come_in_parts_among_other_requests():
+    async def run():
+        connection, transport = connect(Service())
+        values = [float(number) for number in range(300)]
+        data = (LIVE + infer(values)) * 200
+        for at in range(0, len(data), 50_000):
+            connection.data_received(data[at : at + 50_000])
+            await turns_until(lambda: transport.reading)
+        await turns_until(lambda: connection.idle)
+        found = replies(transport.written)
+        assert len(found) == 400
+        assert all(json.loads(body)["outputs"][0]["data"] == values for _, _, body in found[1::2])
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+def test_what_comes_while_the_rest_waits_is_read_after_it():
+    async def run():
+        connection, transport = connect(Service())
+        connection.data_received(LIVE * 1000 + LIVE[:5])
+        connection.data_received(LIVE[5:])  # as a transport may do that was just told to pause
+        await turns_until(lambda: transport.reading and connection.idle)
+        assert len(replies(transport.written)) == 1001
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_connection_that_ends_meanwhile_is_not_read_on():
+    async def run():
+        raised = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+        connection, transport = connect(Service())
+        connection.data_received(LIVE * MANY)
+        connection.connection_lost(None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert raised == []
+        assert not transport.reading
+        assert connection.server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+def test_a_client_of_grpc_has_one_call_beside_inference_begun_in_each_turn():
+    async def run():
+        service = Counted()
+        connection = GrpcConnection(GrpcServer(service))
+        connection.connection_made(Transport())
+        header = HEADER.replace(
+            b"\x2a/inference.GRPCInferenceService/ModelInfer", b"\x2f/inference.GRPCInferenceService/RepositoryIndex"
+        )
+        calls = (frame(1, 4, stream, header) + frame(0, 1, stream, bytes(5)) for stream in range(1, 80, 2))
+        connection.data_received(PREFACE + b"".join(calls))
+        for turn in range(60):
+            assert service.asked <= turn
+            await asyncio.sleep(0)
+        assert service.asked == 40
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_what_waits_is_not_begun_when_its_client_is_gone():
+    async def run():
+        begun = []
+        turns = OneByOne(asyncio.get_running_loop())
+        for number in range(3):
+            turns.add(lambda number=number: begun.append(number))
+        assert begun == [0]
+        await asyncio.sleep(0)
+        turns.clear()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        turns.add(lambda: begun.append(3))
+        return begun
+
+    assert asyncio.run(run()) == [0, 1, 3]
