@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server.frontend import documents, intake, limits
+from gemlet.serve.server.frontend import documents, intake
 from gemlet.serve.server.frontend.regions import DeviceRegion, SystemRegion
 from gemlet.serve.server.frontend.service import NO_OVERRIDE
 from gemlet.serve.server.repository import triton_config
@@ -39,9 +39,6 @@ class Procedures:
         """Answers a call of the procedure of that name. Never raises, but for a cancellation."""
         kind = getattr(messages, f"{name}Request")
         try:
-            if len(data) > limits.CONTROL_BYTES:
-                message = f"the message has {len(data)} bytes: expected at most {limits.CONTROL_BYTES}"
-                raise Refusal("invalid", message)
             act = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
             request = kind.FromString(data)
             answer = await (act(request, call.connection.regions) if "SharedMemory" in name else act(request))

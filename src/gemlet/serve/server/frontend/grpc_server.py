@@ -95,6 +95,8 @@ class Control(Single):
 
     def act(self, data: bytes, encoding: bytes) -> None:
         try:
+            if len(data) > limits.CONTROL_BYTES:
+                raise Refusal("invalid", f"the message has {len(data)} bytes: expected at most {limits.CONTROL_BYTES}")
             plain = unpacking.inflate(data, encoding, limits.CONTROL_BYTES) if encoding else data
         except Refusal as refusal:
             self._call.refuse(refusal)

@@ -11,6 +11,7 @@ would keep each other, and a body that was never finished, until somebody collec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -384,11 +385,11 @@ class Connection(asyncio.Protocol):
         try:
             target = self.server.target(url) if method == b"POST" else None
             if encoding and encoding != b"identity":
-                try:
-                    body, encoding = unpacking.inflate(body, encoding, limits.HERE_BYTES), b""
-                except unpacking.TooLarge:
-                    if target is None:
-                        raise
+                if len(body) <= limits.HERE_BYTES:  # what is long may inflate to nothing, and take its time
+                    with contextlib.suppress(unpacking.TooLarge):
+                        body, encoding = unpacking.inflate(body, encoding, limits.HERE_BYTES), b""
+                if encoding and target is None:
+                    raise unpacking.TooLarge(limits.CONTROL_BYTES)
             else:
                 encoding = b""
             if target is None:

@@ -6,7 +6,7 @@ import resource
 from dataclasses import dataclass
 
 HERE_BYTES = 64 * 1024  # what takes longer than so many bytes do is not done in the event loop
-CONTROL_BYTES = 1 << 20  # of a request that is not for inference
+CONTROL_BYTES = HERE_BYTES  # of a request that is not for inference, which the event loop reads
 HEADER_BYTES = 64 * 1024
 HEADER_S = 10.0  # for a header, and for a TLS handshake
 SILENT_S = 60.0  # until a client is asked whether it is there, or gone if it never asked for anything

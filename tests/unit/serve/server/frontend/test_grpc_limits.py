@@ -249,3 +249,29 @@ def test_calls_that_are_none_are_refused(change, status):
         await server.close()
 
     asyncio.run(run())
+
+
+def test_what_is_not_for_inference_has_a_small_message():
+    """The event loop reads it."""
+
+    async def run():
+        server = GrpcServer(Service())
+        port = await server.listen("127.0.0.1", 0)
+        answers = []
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = channel.unary_unary("/inference.GRPCInferenceService/RepositoryIndex")
+            for size, packing in ((60_000, None), (70_000, None), (70_000, grpc.Compression.Gzip)):
+                name = b"\x0a" + _varint(size) + b" " * size
+                try:
+                    await ask(name, compression=packing, timeout=PATIENCE_S)
+                    answers.append("OK")
+                except grpc.aio.AioRpcError as error:
+                    answers.append(error.code().name)
+        await server.close()
+        return answers
+
+    assert asyncio.run(run()) == ["OK", "INVALID_ARGUMENT", "INVALID_ARGUMENT"]
+
+
+def _varint(number):
+    return bytes([number & 127 | 128, number >> 7 & 127 | 128, number >> 14])

@@ -14,7 +14,7 @@ import zlib
 import pytest
 
 from gemlet.serve.dispatch.call import Answered, Tensor
-from gemlet.serve.server.frontend import limits, logs
+from gemlet.serve.server.frontend import limits, logs, unpacking
 from gemlet.serve.server.frontend.access import Tokens
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
@@ -282,7 +282,7 @@ def test_what_inflates_beyond_the_limit_is_refused():
     ((status, _, body),), _ = talk(post("/v2/models/echo/infer", bomb, GZIP))
     assert status == 400
     assert "more than 67108864 bytes when decompressed" in json.loads(body)["error"]
-    ((status, _, _),), _ = talk(post("/v2/repository/index", bomb, GZIP))
+    ((status, _, _),), _ = talk(post("/v2/repository/index", gzip.compress(b" " * MIB), GZIP))
     assert status == 400
 
 
@@ -370,3 +370,22 @@ def test_without_a_token_only_probes_are_answered(tmp_path):
     for wrong in ("Bearer 0123456789abcdee", "Basic 0123456789abcdef", "Bearer # for the tests", "Bearer"):
         assert ask("GET /v2 HTTP/1.1", f"Authorization: {wrong}")[0] == 401
     assert ask("GET /v2 HTTP/1.1", "Authorization: bearer 0123456789abcdef")[0] == 200
+
+
+def test_the_event_loop_reads_and_inflates_nothing_long(monkeypatch):
+    """A deflated block of nothing takes its time as well, and there may be millions in a body."""
+    inflate, lengths = unpacking.inflate, []
+
+    def noted(body, encoding, limit):
+        lengths.append((len(body), limit))
+        return inflate(body, encoding, limit)
+
+    monkeypatch.setattr(unpacking, "inflate", noted)  # in this process only
+    nothing = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 200_000
+    ((status, _, _),), _ = talk(post("/v2/models/echo/infer", nothing, GZIP), service=Service(UNHURRIED))
+    assert status == 400
+    for body in (gzip.compress(b" " * 100_000), b'{"a":[' + b"[]," * 30_000 + b"[]]}"):
+        more = (GZIP,) if body[:1] == b"\x1f" else ()
+        ((status, _, _),), _ = talk(post("/v2/repository/index", body, *more))
+        assert status in {400, 413}
+    assert all(length <= 65536 >= limit for length, limit in lengths)
