@@ -17,6 +17,7 @@ from gemlet.errors import ConfigError, GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelError
+from gemlet.serve.server.frontend.to_its_end import to_its_end
 from gemlet.serve.server.repository import tree
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class _Directory:
 
 
 class Catalog:
-    """Loads and unloads, one at a time."""
+    """Loads and unloads, one at a time. What has begun goes on when its client has gone: executors do, too."""
 
     def __init__(self, repository: Path, engine: Engine, replan: Replan) -> None:
         self.models: dict[str, _Directory] = {}
@@ -108,35 +109,12 @@ class Catalog:
         if not name or "/" in name or "\0" in name or name.startswith(".") or len(name.encode()) > MAX_NAME_BYTES:
             raise Refusal("invalid", f"{name[:MAX_NAME_BYTES]!r} is not a valid name of a model")
         async with self._lock:
-            folder = self._repository / name
-            if not folder.is_dir():
-                raise Refusal("unknown", f"failed to load {name!r}: the repository has no such model")
-            entry = await asyncio.to_thread(tree.look, folder)
-            directory = self.models.setdefault(name, _Directory(entry.stamp, {}))
-            directory.stamp = entry.stamp
-            if not entry.specs:
-                self._not_read(name, directory, str(entry.error))
-                raise Refusal("invalid", f"failed to load {name}: {entry.error}")
-            await self._serve(name, directory, entry.specs)
+            await to_its_end(self._load(name))
 
     async def unload(self, name: str, reason: str = "unloaded") -> None:
         """Refuses further requests for it and takes it off the devices once all others are answered. Raises Refusal."""
         async with self._lock:
-            versions = self._engine.models.versions(name)
-            if not versions:
-                raise Refusal("unknown", f"there is no model {name!r} here")
-            for served in versions:
-                served.leaving = "model"
-            directory = self.models[name]
-            directory.unloaded = reason
-            directory.versions = _all(name, [served.spec for served in versions], "UNAVAILABLE", reason)
-            try:
-                await self._replan_with_others(name, {})
-            except GemletError as error:
-                for served in versions:
-                    self._engine.models.pop(served.spec.label, None)
-                logger.error("%s is not served any more, but the plan is as it was: %s", name, error)
-            logger.info("model %s: %s", name, reason)
+            await to_its_end(self._unload(name, reason))
 
     async def compare(self) -> None:
         """Follows what changed in the repository."""
@@ -157,6 +135,35 @@ class Catalog:
                 with suppress(Refusal):  # somebody else was first
                     await self.unload(name, "its directory no longer exists")
             self.models.pop(name, None)
+
+    async def _load(self, name: str) -> None:
+        folder = self._repository / name
+        if not folder.is_dir():
+            raise Refusal("unknown", f"failed to load {name!r}: the repository has no such model")
+        entry = await asyncio.to_thread(tree.look, folder)
+        directory = self.models.setdefault(name, _Directory(entry.stamp, {}))
+        directory.stamp = entry.stamp
+        if not entry.specs:
+            self._not_read(name, directory, str(entry.error))
+            raise Refusal("invalid", f"failed to load {name}: {entry.error}")
+        await self._serve(name, directory, entry.specs)
+
+    async def _unload(self, name: str, reason: str) -> None:
+        versions = self._engine.models.versions(name)
+        if not versions:
+            raise Refusal("unknown", f"there is no model {name!r} here")
+        for served in versions:
+            served.leaving = "model"
+        directory = self.models[name]
+        directory.unloaded = reason
+        directory.versions = _all(name, [served.spec for served in versions], "UNAVAILABLE", reason)
+        try:
+            await self._replan_with_others(name, {})
+        except GemletError as error:
+            for served in versions:
+                self._engine.models.pop(served.spec.label, None)
+            logger.error("%s is not served any more, but the plan is as it was: %s", name, error)
+        logger.info("model %s: %s", name, reason)
 
     async def _serve(self, name: str, directory: _Directory, specs: Sequence[ModelSpec]) -> None:
         """Serves these versions, without those that cannot be loaded. Raises Refusal if that leaves none."""

@@ -91,3 +91,42 @@ def test_one_that_is_loaded_is_blamed_for_itself_alone(tmp_path):
     with pytest.raises(Refusal, match="new: new cannot be loaded"):
         asyncio.run(world.catalog.load("new"))
     assert world.states()["good", "1"] == ("READY", "")
+
+
+class Waiting(World):
+    """Plans when it is told to."""
+
+    def __init__(self, folder, **models):
+        super().__init__(folder, **models)
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def replan(self, changed, specs):
+        self.asked += 1
+        await self.go.wait()
+        await super().replan(changed, specs)
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_what_has_begun_goes_on_when_its_client_has_gone(tmp_path, what):
+    async def run():
+        world = Waiting(tmp_path, first=[1], second=[1])
+        client = asyncio.create_task(getattr(world.catalog, what)("first"))
+        waits = asyncio.create_task(world.catalog.unload("second"))
+        gone = asyncio.create_task(world.catalog.load("second"))
+        while not world.asked:  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.001)
+        for each in (client, gone):
+            each.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert world.asked == 1  # an executor is still at it: nothing else begins
+        world.go.set()
+        await waits
+        await asyncio.wait([client, gone])
+        assert world.asked == 2  # what had not begun is not done
+        return world
+
+    world = asyncio.run(run())
+    assert world.served == (["first"] if what == "load" else [])
+    assert world.states()["first", "1"] == (("READY", "") if what == "load" else ("UNAVAILABLE", "unloaded"))
