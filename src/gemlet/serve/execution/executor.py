@@ -7,6 +7,7 @@ ends, by ExecutorDied.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0  # importing torch and making a CUDA context, on a busy machine
 STOP_SECONDS = 5.0
+LAST_WORDS_SECONDS = 1.0  # for what a process that has ended said before
 STDERR = 2  # what models print is words, not data
 ARENA_BYTES = 256 * 1024**2
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # so that CUDA counts devices as NVML does
@@ -120,6 +122,7 @@ class Executor:
         self._door: socket.socket | None = None
         self._lanes: dict[str, asyncio.Transport] = {}  # by gpu-let
         self._process: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._inputs: arena.Arena | None = None
         self._outputs: arena.Mapping | None = None
         self._closing = False
@@ -144,6 +147,7 @@ class Executor:
                 env=ENVIRONMENT | os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid
+            self._watching = self._loop.create_task(self._watch(self._process))
             transport.write(protocol.frame(protocol.Begin(self._options)))
         except OSError as error:
             self._drop()
@@ -258,7 +262,8 @@ class Executor:
     def kill(self) -> None:
         """Ends the process at once: for an executor that hangs, and for tests."""
         if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
 
     async def reap(self) -> int | None:
         """Waits for the end of the process; its exit status, negative for a signal."""
@@ -295,10 +300,19 @@ class Executor:
             # The future's callbacks are scheduled already; this comes after them.
             self._loop.call_soon(loan.end)
 
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Notices the end of the process where its socket does not tell: a child of its, made by fork, has that too."""
+        await process.wait()
+        try:
+            await asyncio.wait_for(self.died.wait(), LAST_WORDS_SECONDS)
+        except TimeoutError:
+            self.lost()
+
     def lost(self) -> None:
-        """The process is gone, or has closed its end, which has the same effect."""
+        """The process is gone. One that has only closed its end, or become another program, is ended."""
         self.died_at_work = bool(self._held)
         if not self._closing:
+            self.kill()
             logger.warning("%s (process %d) died with %d batches", self.name, self.pid, len(self._held))
         self._drop()
 

@@ -163,6 +163,7 @@ class Worker:
             assert self._door is not None
             _, descriptors, _, _ = socket.recv_fds(self._door, 1, 1)
             if descriptors:
+                os.set_inheritable(descriptors[0], False)
                 lanes[name] = Channel(socket.socket(fileno=descriptors[0]))
         if len(lanes) < len(names):
             for lane in lanes.values():
@@ -325,8 +326,8 @@ def _end_with_host() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="gemlet.serve.execution.worker")
-    for descriptor in ("fd", "door", "inputs", "outputs", "announce"):
-        parser.add_argument(f"--{descriptor}", type=int)
+    for option in ("fd", "door", "inputs", "outputs", "announce"):
+        parser.add_argument(f"--{option}", type=int)
     parser.add_argument("--listen", metavar="ADDRESS", help="for a server on another machine, in place of descriptors")
     parser.add_argument("--backend", required=True)
     arguments = parser.parse_args()
@@ -348,6 +349,10 @@ def main() -> int:
         channel = Channel(hosting.listen(arguments.listen, arguments.announce))
         inputs = outputs = cast("Arena", Nowhere())
     else:
+        for descriptor in (arguments.fd, arguments.door, arguments.inputs, arguments.outputs):
+            os.set_inheritable(
+                descriptor, False
+            )  # what a model starts would keep the end of this process from the server
         channel = Channel(socket.socket(fileno=arguments.fd))
         inputs, outputs = Mapping(arguments.inputs), Arena(arguments.outputs)
         door = socket.socket(fileno=arguments.door)

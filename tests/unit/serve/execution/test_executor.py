@@ -1,0 +1,94 @@
+"""The server's side of an executor notices its end, whatever is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import msgspec
+import pytest
+
+from gemlet.serve.execution.backend import BackendOptions, GpuLet
+from gemlet.serve.execution.executor import Executor, ExecutorDied, Input
+from tests.unit.serve.stand_in import model
+
+FORKS = """\
+import os
+import pathlib
+import time
+
+
+def infer(inputs):
+    child = os.fork()
+    if not child:
+        time.sleep(3600)
+    path = pathlib.Path(__file__).parent / "child"
+    path.with_suffix(".new").write_text(str(child))
+    path.with_suffix(".new").rename(path)
+    time.sleep(3600)
+"""
+BECOMES_ANOTHER = """\
+import os
+
+
+def infer(inputs):
+    os.execv("/bin/sleep", ["sleep", "3600"])
+"""
+PATIENCE_S = 120  # a limit for what never comes
+
+
+async def at_work(folder, code):
+    """An executor, and a batch that it has begun."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(code)
+    spec = msgspec.structs.replace(model("bad", platform="python", max_batch=0), directory=str(folder))
+    executor = Executor("one", "cpu", BackendOptions(device=0), arena_bytes=1 << 20)
+    await executor.start()
+    await executor.load(spec)
+    await executor.partition([GpuLet(name="let", sm=1.0, models={spec.key: 1})])
+    return executor, executor.run("let", spec.key, [Input("X", "FP32", (1,), [bytes(4)], 4)], 1)
+
+
+def test_a_child_that_keeps_the_sockets_hides_no_death(tmp_path):
+    """As those of multiprocessing do, which fork."""
+
+    async def run():
+        executor, running = await at_work(tmp_path, FORKS)
+        told = tmp_path / "1" / "child"
+        async with asyncio.timeout(PATIENCE_S):
+            while not told.exists():  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.01)
+        child = int(told.read_text())
+        try:
+            executor.kill()
+            async with asyncio.timeout(PATIENCE_S):
+                await executor.died.wait()
+            assert executor.died_at_work
+            os.kill(child, 0)  # it is still there
+        finally:
+            os.kill(child, signal.SIGKILL)
+        with pytest.raises(ExecutorDied):
+            await running
+
+    asyncio.run(run())
+
+
+def test_a_process_that_becomes_another_program_is_ended(tmp_path):
+    async def run():
+        executor, running = await at_work(tmp_path, BECOMES_ANOTHER)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ExecutorDied):
+                await running
+            assert await executor.reap() == -signal.SIGKILL
+
+    asyncio.run(run())
+
+
+def test_what_a_process_said_before_it_ended_is_heard():
+    async def run():
+        executor = Executor("one", "nonsense", BackendOptions(device=0), arena_bytes=1 << 20)
+        with pytest.raises(Exception, match="nonsense"):
+            await executor.start()
+
+    asyncio.run(run())
