@@ -1,13 +1,15 @@
 """Which clients may send requests: those with a bearer token of a file. Of each only a digest is kept, which is looked
-up and never compared."""
+up and never compared. Where there are no tokens, all may but the pages of other sites in a browser of this machine."""
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import logging
 import os
 import stat
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from gemlet.errors import ConfigError
 
@@ -63,6 +65,21 @@ class Tokens:
                 path=path, hint="make one with `openssl rand -hex 32`",
             )  # fmt: skip
         return _stamp(found), frozenset(map(_digest, tokens))
+
+
+def is_of_here(origin: bytes, site: bytes) -> bool:
+    """Whether a browser's request is of a page that belongs to this machine or, through a proxy, to this server.
+
+    ``origin``, ``site``: the headers Origin, which browsers send with each POST, and Sec-Fetch-Site, which they send to
+    hosts that have proved their name: one that another site points at this machine has not.
+    """
+    if site == b"same-origin":
+        return True
+    try:
+        host = urlsplit(origin.decode("latin-1")).hostname or ""
+        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _digest(token: bytes) -> bytes:

@@ -333,6 +333,10 @@ class Connection(asyncio.Protocol):
             self._chunked = True
         elif name == b"authorization":
             self._authorization = value
+        elif name == b"origin":
+            self._origin = value
+        elif name == b"sec-fetch-site":
+            self._site = value
         elif name == b"content-encoding":
             self._encoding = value.strip().lower()
         elif name == b"traceparent":
@@ -346,6 +350,11 @@ class Connection(asyncio.Protocol):
         if tokens is not None and self._url not in access.OPEN_PATHS and not tokens.allows(self._authorization):
             message = "expected an `Authorization: Bearer` header with one of the server's tokens"
             raise Bad(401, message, "unauthorized", b"WWW-Authenticate: Bearer\r\n")
+        if tokens is None and self._origin and not access.is_of_here(self._origin, self._site):
+            message = (
+                "this request is of another site's page in a browser: expected a client of this machine, or tokens"
+            )
+            raise Bad(403, message, "unauthorized")
         self._most = self._limits.request_bytes if self.server.target(self._url) else limits.CONTROL_BYTES
         if self._content_length > self._most:
             raise Bad(413, f"the body has {self._content_length} bytes: expected at most {self._most}")
@@ -528,6 +537,8 @@ class Connection(asyncio.Protocol):
         self._encoding = b""
         self._expects = False
         self._authorization = b""
+        self._origin = b""
+        self._site = b""
         self._header_complete = False
         self._content_length = 0
         self._chunked = False

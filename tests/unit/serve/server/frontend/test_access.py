@@ -1,13 +1,15 @@
-"""The file of the tokens: it may change while the server runs, into anything."""
+"""Who may ask. The file of the tokens may change while the server runs, into anything."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from gemlet.serve.server.frontend.access import Tokens
+from tests.unit.serve.server.frontend.test_http import post, talk
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -44,3 +46,26 @@ def test_the_tokens_may_come_from_a_pipe_at_first():
     tokens.refresh()
     assert tokens.allows(f"Bearer {TOKEN}".encode())
     os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ((), 200),
+        (("Origin: http://localhost:3000",), 200),
+        (("Origin: http://127.0.0.1:8000",), 200),
+        (("Origin: http://[::1]:3000",), 200),
+        (("Origin: https://models.example", "Sec-Fetch-Site: same-origin"), 200),  # a page behind a proxy
+        (("Origin: https://other.example", "Sec-Fetch-Site: cross-site"), 403),
+        (("Origin: http://other.example:8000",), 403),  # also one whose name leads to this machine
+        (("Origin: http://127.0.0.1.other.example",), 403),
+        (("Origin: http://localhost.other.example",), 403),
+        (("Origin: null",), 403),
+        (("Origin: http://[",), 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/models/echo/infer"])
+def test_pages_of_other_sites_in_a_browser_may_not_ask(path, headers, status):
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}).encode()
+    ((found, _, _),), _ = talk(post(path, body, "Content-Type: text/plain", *headers))
+    assert found == status
