@@ -144,6 +144,7 @@ class Executor:
                 "--door", str(door.fileno()), "--inputs", str(shared[0]), "--outputs", str(shared[1]),
                 "--backend", self.backend,
                 pass_fds=(theirs.fileno(), door.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
+                start_new_session=True,  # what a model sends to its process group is not for the server
                 env=ENVIRONMENT | os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid

@@ -337,7 +337,7 @@ def main() -> int:
             start_again_as_whole("gemlet.serve.execution.worker")
         except DeviceError as error:
             refused = error
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
+    for number in (signal.SIGINT, signal.SIGTERM):  # systemd sends them to all; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL)
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first

@@ -85,6 +85,31 @@ def test_a_process_that_becomes_another_program_is_ended(tmp_path):
     asyncio.run(run())
 
 
+ENDS_ITS_GROUP = """\
+import os
+import signal
+
+
+def infer(inputs):
+    os.killpg(0, signal.SIGUSR1)
+"""
+
+
+def test_a_model_that_ends_its_process_group_ends_its_executor(tmp_path):
+    async def run():
+        signals = []
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, signals.append, 1)
+        executor, running = await at_work(tmp_path, ENDS_ITS_GROUP)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ExecutorDied):
+                await running
+            assert await executor.reap() == -signal.SIGUSR1
+        await asyncio.sleep(0)
+        assert signals == []
+
+    asyncio.run(run())
+
+
 def test_what_a_process_said_before_it_ended_is_heard():
     async def run():
         executor = Executor("one", "nonsense", BackendOptions(device=0), arena_bytes=1 << 20)
