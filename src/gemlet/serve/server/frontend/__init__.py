@@ -14,7 +14,7 @@ grpc_call.py     one call;  grpc_wire.py: gRPC's own format within HTTP/2
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is
 device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver
-access.py        tokens
+access.py        tokens;  handshakes.py: TLS
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
 one_by_one.py    work of a client that takes its turns
 unpacking.py     processes that read what takes time by its size;  to_its_end.py: how threads and they are waited for

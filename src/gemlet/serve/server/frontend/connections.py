@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.serve.server.frontend import limits, peers
+from gemlet.serve.server.frontend.handshakes import Handshakes
 from gemlet.serve.server.frontend.holdings import Holdings
 from gemlet.serve.server.frontend.limits import Limits
 
@@ -111,19 +112,21 @@ class Server:
         self._of_peer: Counter[str] = Counter()  # connections
         self.draining = False
         self._connection = connection
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Handshakes] = []
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port. Raises OSError if it is not to be had."""
-        server = await self.loop.create_server(
-            lambda: self._connection(self), host, port, backlog=1024, ssl=tls,
-            ssl_handshake_timeout=limits.HEADER_S if tls is not None else None,
-        )  # fmt: skip
-        for each in server.sockets:
+        plain = await self.loop.create_server(lambda: self._connection(self), host, port, backlog=1024)
+        for each in plain.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as listening:  # uvloop's objects set no options
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # its connections have what it has
                 for option, value in SILENCE:
                     listening.setsockopt(socket.IPPROTO_TCP, option, value)
+        server: asyncio.Server | Handshakes = plain
+        if tls is not None:
+            sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in plain.sockets]
+            plain.close()
+            server = Handshakes(sockets, tls, lambda: self._connection(self), self.most_connections)
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound

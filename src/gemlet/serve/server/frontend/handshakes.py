@@ -1,0 +1,93 @@
+"""TLS: connections are accepted here, since those whose handshake goes on count among those that clients may have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+from gemlet.serve.server.frontend import limits
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger(__name__)
+ACCEPT_AGAIN_S = 0.1  # where there are no files left
+PART = 4  # of the connections that there may be, one of so many may be at its handshake
+
+
+class Handshakes:
+    """Listens as an asyncio.Server does. ``most``: connections that there may be; a part of them may be at their
+    handshake, and beyond it the oldest ends of the address that has the most."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        tls: ssl.SSLContext,
+        connection: Callable[[], asyncio.Protocol],
+        most: int,
+    ) -> None:
+        self.sockets = tuple(sockets)
+        for each in self.sockets:
+            each.setblocking(False)
+        self._tls = tls
+        self._connection = connection
+        self._most = max(1, most // PART)
+        self._loop = asyncio.get_running_loop()
+        self._under_way: dict[str, dict[socket.socket, None]] = {}  # by address, the oldest first
+        self._count = 0
+        self._tasks = {self._loop.create_task(self._accept(each)) for each in self.sockets}
+
+    def close(self) -> None:
+        """Accepts no more; handshakes that go on end."""
+        for task in self._tasks:
+            task.cancel()
+        for each in self.sockets:
+            each.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.wait(self._tasks)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                accepted, address = await self._loop.sock_accept(listening)
+            except OSError as error:
+                logger.warning("no connection can be accepted: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            peer = str(address[0])
+            if self._count >= self._most:
+                self._end_one()
+            self._under_way.setdefault(peer, {})[accepted] = None
+            self._count += 1
+            task = self._loop.create_task(self._shake(accepted, peer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _shake(self, accepted: socket.socket, peer: str) -> None:
+        try:
+            with contextlib.suppress(OSError):  # TLS that fails is one
+                await self._loop.connect_accepted_socket(
+                    self._connection, accepted, ssl=self._tls, ssl_handshake_timeout=limits.HEADER_S
+                )
+        finally:
+            self._forget(accepted, peer)
+
+    def _end_one(self) -> None:
+        peer = max(self._under_way, key=lambda each: len(self._under_way[each]))
+        oldest = next(iter(self._under_way[peer]))
+        self._forget(oldest, peer)
+        with contextlib.suppress(OSError):  # it has ended by itself
+            oldest.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, accepted: socket.socket, peer: str) -> None:
+        under_way = self._under_way.get(peer, {})
+        if accepted in under_way:
+            del under_way[accepted]
+            self._count -= 1
+            if not under_way:
+                del self._under_way[peer]

@@ -1,0 +1,83 @@
+"""Connections whose TLS handshake goes on count among those that there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+import pytest
+import trustme
+
+from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend.http_server import HttpServer
+from gemlet.serve.server.frontend.limits import Limits
+from tests.unit.serve.stand_in import Service
+
+PATIENCE_S = 60  # a limit for what never comes
+MOST = 16
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _handshakes_have_time(monkeypatch):
+    monkeypatch.setattr(limits, "HEADER_S", 3600.0)
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+async def silent(port, address="127.0.0.1"):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    return asyncio.create_task(reader.read(1)), writer
+
+
+def with_server(authority, scenario):
+    async def run():
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("localhost").configure_cert(tls)
+        server = HttpServer(Service(), Limits(connections=MOST))
+        port = await server.listen("127.0.0.1", 0, tls)
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+
+        async def ask():
+            async with asyncio.timeout(PATIENCE_S):
+                there = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="localhost")
+                there[1].write(LIVE)
+                return await there[0].readline(), there[1]
+
+        writers = await scenario(port, ask)
+        await server.close()
+        for writer in writers:
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_the_oldest_handshakes_of_the_address_with_the_most_end(authority):
+    async def scenario(port, ask):
+        other, *writers = await silent(port, "127.0.0.2")
+        many = [await silent(port) for _ in range(3 * MOST)]
+        line, writer = await ask()
+        assert line == b"HTTP/1.1 200 OK\r\n"
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.wait([task for task, _ in many[: 2 * MOST]])
+        assert not other.done()
+        assert not many[-1][0].done()
+        return [*writers, writer, *(each for _, each in many)]
+
+    with_server(authority, scenario)
+
+
+def test_what_is_no_handshake_ends_its_connection_alone(authority):
+    async def scenario(port, ask):
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(LIVE)
+            line, writer = await ask()
+            assert line == b"HTTP/1.1 200 OK\r\n"
+        return [writer]
+
+    with_server(authority, scenario)
