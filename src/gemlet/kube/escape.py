@@ -24,6 +24,7 @@ _CHOOSING_PATHS = ("/var/run/nvidia-container-devices",)
 # or units as root; what such programs are configured by, CDI and the preload file among it; their state.
 _HOST_PATHS = (
     "/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib", "/var/log", "/var/snap", "/var/spool",
+    "/var/vcap",
 )  # fmt: skip
 _PROGRAM_PATHS = (
     "/bin",

@@ -251,6 +251,7 @@ def mounted(path, **volume):
                 "/etc/ld.so.preload",
                 "/etc",
                 "/var/snap/microk8s/common/run",
+                "/var/vcap/data/kubelet",  # BOSH, in whose clusters the kubelet is there
                 "/var/lib/rancher",
                 "/var",
                 "/usr/bin",
