@@ -49,12 +49,18 @@ uint64_t start_of(pid_t pid) {
     std::snprintf(path, sizeof path, "/proc/%d/stat", int(pid));
     const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), &std::fclose);
     if (!file || !std::fgets(line, sizeof line, file.get())) return 0;
-    const char* rest = std::strrchr(line, ')');  // the name before it may contain anything
-    if (!rest || rest[1] != ' ' || rest[2] == 'Z' || rest[2] == 'X') return 0;
-    unsigned long long started = 0;
+    const char* at = std::strrchr(line, ')');  // the name before it may contain anything
+    if (!at || at[1] != ' ') return 0;
+    const char state = at[2];
+    unsigned long long threads = 0, started = 0;
     int field = 2;
-    for (const char* at = rest + 1; at && field < 22; at = std::strchr(at + 1, ' '))
-        if (++field == 22) std::sscanf(at, "%llu", &started);
+    for (++at; at && field < 22; at = std::strchr(at + 1, ' ')) {
+        ++field;
+        if (field == 20) std::sscanf(at, "%llu", &threads);
+        if (field == 22) std::sscanf(at, "%llu", &started);
+    }
+    // One whose first thread has ended looks like a dead one, but for the others.
+    if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
     return started;
 }
 

@@ -25,12 +25,16 @@ uint64_t process_start(uint32_t pid) {
     const char* field = std::strrchr(text, ')');
     if (field == nullptr || field[1] == '\0') return 0;
     field += 2;  // field 3, the state
-    if (*field == 'Z' || *field == 'X') return 0;
+    const char state = *field;
+    unsigned long threads = 0;
     for (int number = 3; number < 22; ++number) {
         field = std::strchr(field, ' ');
         if (field == nullptr) return 0;
         ++field;
+        if (number + 1 == 20) threads = std::strtoul(field, nullptr, 10);
     }
+    // A process lives on after its first thread.
+    if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
     return std::strtoull(field, nullptr, 10);
 }
 

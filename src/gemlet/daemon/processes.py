@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemlet.devices.mps import process
 from gemlet.errors import Refused
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
@@ -61,12 +62,8 @@ class ProcessLauncher:
 
 def start_of(pid: int) -> int:
     """When the process was started, in ticks since boot: with its pid it names it for ever. 0 if there is none."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    fields = line.rpartition(b")")[2].split()  # the name before it may contain anything
-    return 0 if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
+    found = process(pid)
+    return found.started if found is not None else 0
 
 
 def sees_the_drivers_pids() -> bool:

@@ -105,7 +105,9 @@ def process(pid: int) -> Process | None:
     except (OSError, StopIteration):
         return None
     fields = after.split()  # from the third of proc_pid_stat(5) on
-    if len(fields) < 20 or fields[0] in ("Z", "X"):  # ended, and not yet collected by its parent
+    if len(fields) < 20 or fields[0] == "X":
+        return None
+    if fields[0] == "Z" and int(fields[17]) <= 1:  # ended, and not yet collected: it has no thread but the first
         return None
     return Process(pid=pid, uid=int(uid.split()[2]), command=before.partition("(")[2], started=int(fields[19]))
 

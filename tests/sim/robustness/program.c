@@ -316,6 +316,28 @@ static int from_fragments(void) {
     return 0;
 }
 
+// All that it gets on the other device: from its pool, by a stream of this one, then as plain memory. Says how much
+// from the pool, how much of that this device says it has, and how much in all, in MiB.
+static int from_elsewhere(void) {
+    const size_t piece = 64 << 20;
+    CUcontext there;
+    CUmemoryPool pool;
+    CUstream stream;
+    CUdeviceptr p;
+    size_t before, after, total;
+    int from_pool = 0, plain = 0;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuDevicePrimaryCtxRetain(&there, 1));
+    MUST(cuDeviceGetDefaultMemPool(&pool, 1));
+    MUST(cuMemGetInfo(&before, &total));
+    while (from_pool < 512 && cuMemAllocFromPoolAsync(&p, piece, pool, stream) == CUDA_SUCCESS) from_pool += 64;
+    MUST(cuMemGetInfo(&after, &total));
+    MUST(cuCtxSetCurrent(there));
+    while (plain < 8192 && cuMemAlloc(&p, piece) == CUDA_SUCCESS) plain += 64;
+    printf("%d %d %d\n", from_pool, (int)((before - after) >> 20), from_pool + plain);
+    return 0;
+}
+
 // Largest use of the device, as NVML counts it, above what it was in the beginning. Runs without the hook.
 static int sample_memory(void) {
     struct {
@@ -530,6 +552,20 @@ static int wrong(void) {
     return 0;
 }
 
+// A MiB count a line: allocates and says what came of it, cuMemGetInfo too.
+static void* grow(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    for (unsigned mib; scanf("%u", &mib) == 1;) {
+        size_t free_bytes, total;
+        CUdeviceptr p;
+        CUresult r = mib ? cuMemAlloc(&p, (size_t)mib << 20) : CUDA_SUCCESS;
+        MUST(cuMemGetInfo(&free_bytes, &total));
+        printf("%d %zu %zu\n", (int)r, free_bytes, total);
+        fflush(stdout);
+    }
+    return unused;
+}
+
 int main(int argc, char** argv) {
     const char* mode = argc > 1 ? argv[1] : "";
     double seconds = argc > 2 ? atof(argv[2]) : 1;
@@ -563,6 +599,7 @@ int main(int argc, char** argv) {
     if (bytes && cuMemAlloc(&held, bytes) != CUDA_SUCCESS) return 11;
     say("ready");
     if (!strcmp(mode, "fragments")) return from_fragments();
+    if (!strcmp(mode, "elsewhere")) return from_elsewhere();
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);
@@ -597,15 +634,11 @@ int main(int argc, char** argv) {
         work_for(seconds);
         execl("/bin/sleep", "sleep", "30", (char*)NULL);
     }
-    if (!strcmp(mode, "grow")) {  // a MiB count a line: allocates and says what came of it, cuMemGetInfo too
-        for (unsigned mib; scanf("%u", &mib) == 1;) {
-            size_t free_bytes, total;
-            CUdeviceptr p;
-            CUresult r = mib ? cuMemAlloc(&p, (size_t)mib << 20) : CUDA_SUCCESS;
-            MUST(cuMemGetInfo(&free_bytes, &total));
-            printf("%d %zu %zu\n", (int)r, free_bytes, total);
-            fflush(stdout);
-        }
+    if (!strcmp(mode, "grow")) grow(NULL);
+    if (!strcmp(mode, "outlive")) {  // the first thread ends, and another one goes on
+        pthread_t other;
+        pthread_create(&other, NULL, grow, NULL);
+        pthread_exit(NULL);
     }
     return 0;
 }

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,6 @@ from tests.sim.robustness.hurt_machine import MIB, Machine, Running, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # Groups go soon after their last process, so that a test need not wait long to see that one stays.
 DAEMON = """
@@ -214,6 +214,27 @@ def test_a_member_that_ends_while_there_is_no_daemon_holds_nothing(host: Host) -
     host.start()
     eventually(lambda: host.used("g") == 500 and not host.ask("status")["unmanaged"])
     assert more(stays, 1500) == "0"
+
+
+@pytest.mark.parametrize("how", ["killed", "upgraded"])
+def test_a_program_lives_on_after_its_first_thread(host: Host, how: str) -> None:
+    program = host.run("--group", "g", "--memory", LIMIT, "--", host.machine.program, "outlive", 0, 1000)
+    assert program.line() == "ready"
+    eventually(lambda: Path("/proc", str(program.pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    settled(host, "g", 1500)
+    if how == "killed":
+        program.send_signal(signal.SIGSTOP)
+        host.kill()
+    host.start("--take-over")
+    host.await_expiry()
+    if how == "upgraded":
+        eventually(lambda: not host.ask("status")["unmanaged"])
+    assert host.used("g") == 1500
+    other = host.grow("g", 0)
+    assert (more(other, 40), more(other, 20)) == ("0", "2")
+    program.send_signal(signal.SIGCONT)
+    eventually(lambda: not host.ask("status")["unmanaged"])
+    assert host.used("g") == 2040
 
 
 def test_another_process_of_its_pid_is_not_the_member(host: Host) -> None:

@@ -65,6 +65,25 @@ def test_a_process_is_seen_while_it_lives():
     assert process(child.pid) is None
 
 
+def test_a_process_lives_on_after_its_first_thread():
+    program = (
+        "import ctypes, sys, threading\n"
+        "threading.Thread(target=sys.stdin.read).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    stat = Path("/proc", str(child.pid), "stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert child.poll() is None
+        time.sleep(0.01)
+    found = process(child.pid)
+    assert found is not None
+    assert found.started > 0
+    child.kill()
+    assert ended(child.pid)
+    child.communicate()
+
+
 @pytest.mark.parametrize("content", ["", "abc\n", "-1\n", "0\n", f"{2**31}\n", f"{2**22 + 1}\n"])
 def test_a_pid_file_that_names_nobody(tmp_path, content):
     (tmp_path / mps.PID_FILE).write_text(content)
