@@ -18,6 +18,7 @@
 #include "hook/memory/movable.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
+#include "hook/submit/device.h"
 #include "hook/submit/streams.h"
 #include "wire.h"
 
@@ -60,12 +61,26 @@ Pool* known_pool(CUmemoryPool handle) {
     return find(handle);
 }
 
-// The current default pool of a device, a pool that the program made, or a pool of a library whose creation we did
-// not see.
-Pool* pool_of(CUmemoryPool handle, CUdevice device) {
-    if (!handle || device < 0) return nullptr;
-    std::lock_guard lock(pools().mutex);
-    if (Pool* pool = find(handle)) return pool;
+bool is_of(CUmemoryPool handle, CUdevice device) {
+    for (const auto get : {own().cuDeviceGetDefaultMemPool, own().cuDeviceGetMemPool}) {
+        CUmemoryPool found = nullptr;
+        if (get && get(&found, device) == CUDA_SUCCESS && found == handle) return true;
+    }
+    return false;
+}
+
+// A stream may use the pool of another device. `likely`: the stream's; of one that no device names.
+CUdevice device_of_pool(CUmemoryPool handle, CUdevice likely) {
+    if (is_of(handle, likely)) return likely;
+    CUmemoryPool any = nullptr;
+    const auto get = own().cuDeviceGetMemPool;
+    for (CUdevice device = 0; device < kMaxDevices && get && get(&any, device) == CUDA_SUCCESS; ++device)
+        if (is_of(handle, device)) return device;
+    return likely;
+}
+
+// With the lock of all.
+Pool* add_pool(CUmemoryPool handle, CUdevice device) {
     auto* pool = new Pool{.handle = handle, .device = device, .mutex = {}};
     CUmemoryPool of_device = nullptr;
     auto get_default = own().cuDeviceGetDefaultMemPool;
@@ -75,6 +90,15 @@ Pool* pool_of(CUmemoryPool handle, CUdevice device) {
     pools().all.push_back(pool);
     has_elastic(device);
     return pool;
+}
+
+// The current default pool of a device, a pool that the program made, or a pool of a library whose creation we did
+// not see. `likely`: its device, unless another one says that the pool is its own.
+Pool* pool_of(CUmemoryPool handle, CUdevice likely) {
+    if (!handle || likely < 0) return nullptr;
+    std::lock_guard lock(pools().mutex);
+    if (Pool* pool = find(handle)) return pool;
+    return add_pool(handle, device_of_pool(handle, likely));
 }
 
 Pool* current_pool(CUdevice device) {
@@ -153,6 +177,7 @@ CUresult allocate(Pool* pool, CUdeviceptr* pointer, uint64_t size, Call&& call) 
 std::optional<CUresult> allocate_movable(Pool* pool, CUdeviceptr* pointer, size_t size, CUstream stream,
                                          bool per_thread) {
     if (!swap_active() || !pool || !pool->private_to_us) return std::nullopt;
+    if (pool->device != device_of_stream(stream)) return std::nullopt;
     return swap_allocate_async(pointer, size, pool->handle, stream, per_thread);
 }
 
@@ -261,9 +286,12 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
     Reentry reentry;
     CUresult result = real::cuMemPoolCreate(pool, properties);
-    if (result == CUDA_SUCCESS && !reentry.nested() && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        if (Pool* made = pool_of(*pool, properties->location.id))
-            made->private_to_us = properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->maxSize == 0;
+    if (result != CUDA_SUCCESS || reentry.nested() || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return result;
+    std::lock_guard lock(pools().mutex);
+    Pool* known = find(*pool);  // it had the handle before
+    Pool* made = known ? known : add_pool(*pool, properties->location.id);
+    made->private_to_us = properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->maxSize == 0;
     return result;
 }
 

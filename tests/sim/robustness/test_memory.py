@@ -58,6 +58,15 @@ def test_a_pool_in_pieces_grows_beyond_the_limit_once(served: Served, machine: M
     assert 1024 * MIB <= most - CONTEXT <= (1024 + 2 * 32) * MIB
 
 
+def test_memory_of_another_devices_pool_counts_there(served: Served, machine: Machine) -> None:
+    """A stream may allocate from any device's pool."""
+    served.server.set_group("g", memory=1536 * MIB)
+    said = machine.run("g", "elsewhere", GEMLET_SIM_DEVICES="2").split()
+    from_pool, here, there = map(int, said[-3:])
+    assert (from_pool, here) == (512, 0)
+    assert 512 < there <= 1536
+
+
 def test_contexts_of_many_processes_at_once(served: Served, machine: Machine) -> None:
     served.server.set_group("g", memory=3 * CONTEXT + 10 * MIB)
     sampled = machine.sampler()
