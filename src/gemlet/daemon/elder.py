@@ -26,11 +26,21 @@ logger = logging.getLogger(__name__)
 
 
 class Elder:
-    """``groups``: what a successor must know of them. ``stop``: ends this daemon."""
+    """``groups``: what a successor must know of them. ``leaving``: the programs are about to be the successor's.
+    ``stop``: ends this daemon.
+    """
 
-    def __init__(self, server: Server, *, groups: Callable[[], list[Saved]], stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        *,
+        groups: Callable[[], list[Saved]],
+        leaving: Callable[[], None],
+        stop: Callable[[], None],
+    ) -> None:
         self._server = server
         self._groups = groups
+        self._about_to_leave = leaving
         self._stop = stop
         self.lock: DirectoryLock | None = None  # once this daemon has it
         self._leaving = False  # a successor takes over, and has perhaps
@@ -66,6 +76,7 @@ class Elder:
             raise DaemonError(f"the daemon cannot be handed over: {error}") from None
         seconds = time.monotonic() - began  # in which nobody governed
         self.lock.yields = self.left = True
+        self._about_to_leave()
         try:
             await asyncio.to_thread(succession.leave, channel, self._server)
         except RuntimeError:  # the system allows no more threads

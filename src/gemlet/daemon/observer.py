@@ -274,6 +274,10 @@ class Observer:
         self._knows_insiders = True
         self._look_outside()
 
+    def insiders_are_unknown(self) -> None:
+        """The programs are another daemon's, and none of them may be taken for one outside."""
+        self._knows_insiders = False
+
     def _look_outside(self) -> None:
         # Elsewhere a pid of the driver's would be that of another process.
         if not self._sees_outside or not self._knows_insiders:

@@ -112,7 +112,9 @@ class Service:
         self._groups_unwritten = False  # a disk was full
         self._failures = Limiter(per_minute=1)  # of tasks
         self._stop = asyncio.Event()
-        self.elder = Elder(server, groups=self._living_groups, stop=self.stop)
+        self.elder = Elder(
+            server, groups=self._living_groups, leaving=self.observer.insiders_are_unknown, stop=self.stop
+        )
         self._members = Members(options.endpoint.members, server, gone=lambda: self.elder.left)
         self._before: Predecessor | None = None  # until its sockets are ours
         self._may_listen = not options.take_over
@@ -285,6 +287,8 @@ class Service:
 
     def remember_groups(self) -> None:
         """Keeps the groups made on the fly across a restart."""
+        if self.elder.left:
+            return
         try:
             saved_groups.save(self.options.endpoint.state, self.book.entries.values(), self.launchers)
             self._groups_unwritten = False
@@ -314,7 +318,7 @@ class Service:
     # --- tasks ---------------------------------------------------------------------------------------------------
 
     async def _keep_house(self) -> None:
-        while True:
+        while not self.elder.left:  # with its programs gone, groups would be
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             now, busy = time.monotonic(), self.observer.busy()
             for name in self.observer.group_names():

@@ -74,6 +74,7 @@ def give(channel: socket.socket, server: Server, *, groups: list[dict[str, Any]]
             _send(channel, {"kind": "caller", "caller": told}, caller["fd"])
         _send(channel, {"kind": "end"})
         _await(channel, READY)
+        _check_there(channel)
     except Exception as error:  # noqa: BLE001  whatever it is, programs need a server
         server.start()
         raise DaemonError(str(error)) from None
@@ -89,6 +90,12 @@ def leave(channel: socket.socket, server: Server) -> None:
 
 def _send(channel: socket.socket, item: dict[str, Any], *descriptors: int) -> None:
     socket.send_fds(channel, [msgspec.json.encode(item)], list(descriptors))
+
+
+def _check_there(channel: socket.socket) -> None:
+    """That the successor, which was ready, has not given up since: this process may have been stopped meanwhile."""
+    if select.select([channel], [], [], 0)[0]:
+        raise DaemonError("the other daemon ended")
 
 
 def _await(channel: socket.socket, word: bytes) -> None:

@@ -83,7 +83,7 @@ def test_a_take_over_that_cannot_begin_leaves_the_daemon_as_it_was(monkeypatch):
         raise NO_THREAD
 
     async def live():
-        one = Elder(FakeServer(), groups=list, stop=lambda: None)
+        one = Elder(FakeServer(), groups=list, leaving=lambda: None, stop=lambda: None)
         one.lock = SimpleNamespace(descriptor=0, yields=False)
         monkeypatch.setattr(asyncio, "to_thread", no_thread)
         with pytest.raises(DaemonError, match="can't start new thread"):

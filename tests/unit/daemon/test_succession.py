@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -12,6 +13,7 @@ from gemlet.daemon import saved_groups, succession
 from gemlet.daemon.elder import command
 from gemlet.daemon.groups import Entry
 from gemlet.daemon.launchers import Launchers
+from gemlet.devices.device import DeviceProcess
 from gemlet.errors import DaemonError
 from gemlet.model import GroupSpec
 from tests.unit.daemon.fakes import FakeServer
@@ -94,6 +96,74 @@ def test_what_is_sent_arrives_with_its_descriptors(tmp_path):
     for fd in files.values():
         os.close(fd)
     ours.close()
+
+
+def test_a_successor_that_gave_up_is_not_left_alone():
+    """The elder was stopped for longer than it waited."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = FakeServer()
+    with ours, theirs:
+        theirs.send(succession.READY)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(DaemonError, match="ended"):
+            succession.give(ours, server, groups=[], lock=theirs.fileno())
+    assert server.running
+
+
+@pytest.fixture
+def leaving(monkeypatch):
+    """Makes a daemon hand over, to nobody; the result ends that."""
+    left, go = threading.Event(), threading.Event()
+
+    def leave(channel, server):
+        server.clients.clear()
+        left.set()
+        assert go.wait(60)
+
+    monkeypatch.setattr(succession, "reach", lambda *_: socket.socket())
+    monkeypatch.setattr(succession, "give", lambda *_, **__: None)
+    monkeypatch.setattr(succession, "leave", leave)
+    handing_over = []
+
+    def begin(daemon):
+        thread = threading.Thread(target=lambda: daemon.call("take_over", socket="/nowhere"))
+        handing_over.append((daemon, thread))
+        thread.start()
+        assert left.wait(60)
+        return go.set
+
+    yield begin
+    go.set()
+    for daemon, thread in handing_over:
+        thread.join(60)
+        daemon.thread.join(60)
+        daemon.server.stop()
+
+
+def test_one_that_has_handed_over_takes_no_program_for_one_outside(start_daemon, leaving, monkeypatch):
+    """It would stop or kill them, if that is its policy, while a slow successor keeps it waiting."""
+    monkeypatch.setattr("gemlet.daemon.observer.sees_the_drivers_pids", lambda: True)
+    daemon = start_daemon()
+    daemon.call("join", group="g")
+    daemon.server.add_client("g", pid=os.getpid())
+    daemon.inventory.processes = (DeviceProcess(pid=os.getpid(), memory_used=7),)
+    observer = daemon.service.observer
+    end = leaving(daemon)
+    asyncio.run_coroutine_threadsafe(observer.find_devices(), daemon.loop).result(60)
+    assert not [event for event in daemon.service.events.after(0, 100) if event.kind == "outside"]
+    end()
+
+
+def test_one_that_has_handed_over_leaves_the_groups_to_the_successor(start_daemon, leaving):
+    daemon = start_daemon()
+    daemon.call("join", group="g", limits={"memory": 1 << 30})
+    written = daemon.endpoint.state.read_text()
+    end = leaving(daemon)
+    del daemon.service.book.entries["g"]
+    daemon.loop.call_soon_threadsafe(daemon.service.remember_groups)
+    end()
+    daemon.thread.join(60)
+    assert daemon.endpoint.state.read_text() == written
 
 
 @pytest.mark.parametrize("packet", [b"", b'{"kind": "lock", "form": 3}', b'{"kind": "news"}', b'{"kind": "end"}'])
