@@ -138,6 +138,7 @@ void Server::expel(const Group& group, Nanoseconds now) {
         if (known == device->ledgers.end()) continue;
         auto made = new_ledger(group);
         made->learn_context(known->second->context_estimate());
+        known->second->close();
         for (auto& [id, absent] : absent_) {
             if (&absent.slot.ledger() != known->second.get()) continue;
             Slot slot =

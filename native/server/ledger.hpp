@@ -36,6 +36,10 @@ class Ledger {
     uint64_t used() const;  // by all, untracked included
     uint64_t untracked() const { return limits_->untracked.load(); }
 
+    // Another one takes its place. Members that still count here find no room, and see why before they refuse
+    // anything.
+    void close() { limits_->untracked = limit(); }
+
     // To a successor: members that are not there yet look at every slot, for it may have given any.
     void pass_on() { limits_->slot_count = wire::kLedgerSlots; }
 

@@ -143,6 +143,14 @@ void catch_up_with_others(Device& device) {
         join_successor(device);
 }
 
+// A daemon that hangs up has let this process go, or all of its group: others of it may count elsewhere by now, and
+// what is left in this ledger says nothing. Whether the process has joined again.
+bool joins_anew(Device& device) {
+    if (!device.is_daemons(*device.page.load(std::memory_order_acquire)) || connected()) return false;
+    lost();
+    return device.is_daemons(*device.page.load(std::memory_order_acquire)) || join_successor(device);
+}
+
 enum class Reservation : uint8_t { kMade, kRefused, kOverLimit };
 struct Found {
     uint64_t used, limit, contexts;
@@ -178,6 +186,7 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
             case Reservation::kMade:
                 return true;
             case Reservation::kOverLimit:
+                if (joins_anew(*device)) continue;
                 explain(*device, bytes, found.used, found.limit, found.contexts);
                 return false;
             case Reservation::kRefused:

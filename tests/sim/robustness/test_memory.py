@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, MIB, Served, eventually
 from tests.sim.robustness.test_samples import pages
-from tests.unit.server.wire import OFFSETS
+from tests.unit.server.wire import OFFSETS, RawClient
 
 if TYPE_CHECKING:
     from tests.sim.robustness.hurt_machine import Machine
 
 native = pytest.importorskip("gemlet._native")
 LIMIT = 4 * CONTEXT + 700 * MIB
+OTHER_USER = 65534
 
 
 @pytest.mark.parametrize("pools", [False, True], ids=["exact", "all"])
@@ -65,6 +68,32 @@ def test_memory_of_another_devices_pool_counts_there(served: Served, machine: Ma
     from_pool, here, there = map(int, said[-3:])
     assert (from_pool, here) == (512, 0)
     assert 512 < there <= 1536
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("round_", range(3))  # by chance it joins by itself before it is asked to allocate
+def test_a_group_whose_users_change_stays_within_its_limit(served: Served, machine: Machine, round_: int) -> None:
+    """Its members join anew, and those that are there already count in another ledger than those that are not."""
+    limit = CONTEXT + 1024 * MIB
+    served.server.set_group("g", memory=limit, users=[0, OTHER_USER])
+    program = machine.start("g", "grow", 0, 100)
+    assert program.line() == "ready"
+    for path in (Path(machine.socket), *Path(machine.socket).parents):
+        path.chmod(path.stat().st_mode | (0o066 if path.is_socket() else 0o011))
+    os.seteuid(OTHER_USER)
+    try:
+        expelled = RawClient(machine.socket, "g").attach(served.uuid)
+    finally:
+        os.seteuid(0)
+    served.server.set_group("g", memory=limit, users=[0])
+    other = RawClient(machine.socket, "g").attach(served.uuid)
+    other.ledger.put("slots", limit - CONTEXT - 200 * MIB, index=other.slot)
+    program.tell("300")
+    assert program.line().split()[0] == "2", "it was given what others have"
+    program.tell("50")
+    assert program.line().split()[0] == "0"
+    other.close()
+    expelled.close()
 
 
 def test_contexts_of_many_processes_at_once(served: Served, machine: Machine) -> None:
