@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/memory/accounting.h"
@@ -29,6 +30,7 @@ namespace {
 struct GraphMemory {
     std::mutex mutex;
     uint64_t accounted = 0;
+    uint64_t pending = 0;  // for graphs that are being launched, in what it has or in what it grows by
     bool used = false;
     uint64_t trims = 0;
 };
@@ -132,11 +134,52 @@ std::vector<GraphNeed> needs_of(const void* handle) {
 }
 
 void settle(CUdevice device, GraphMemory& memory) {
-    const auto now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-    if (!now) return;
-    if (*now > memory.accounted) account(device, *now - memory.accounted);
-    if (*now < memory.accounted) give_back(device, memory.accounted - *now);
-    memory.accounted = *now;
+    const auto reserved = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    if (!reserved) return;
+    uint64_t now = *reserved;
+    // What a trim gave back meanwhile is taken again for those that were to have it.
+    if (memory.pending > 0) {
+        const uint64_t used = attribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
+        now = std::max(now, std::min(memory.accounted, used + memory.pending));
+    }
+    if (now > memory.accounted) account(device, now - memory.accounted);
+    if (now < memory.accounted) give_back(device, memory.accounted - now);
+    memory.accounted = now;
+}
+
+void end_launch(GraphMemory& memory, uint64_t bytes) {
+    std::lock_guard lock(memory.mutex);
+    memory.pending -= bytes;
+}
+
+struct Charge {
+    uint64_t growth, trims;
+};
+
+// Charges what the pool will have to grow by. While others are being launched it is not known what of the pool is
+// theirs, so that one which finds too little looks again. None: over the limit.
+std::optional<Charge> begin_launch(GraphMemory& memory, const GraphNeed& need) {
+    constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 1'000'000;
+    for (const uint64_t begin = now_ns();; sleep_ns(kLookAgain)) {
+        Charge found{};
+        uint64_t others = 0;
+        {
+            std::lock_guard lock(memory.mutex);
+            const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).value_or(0);
+            const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
+            const uint64_t taken = used + memory.pending;
+            found = {need.bytes - std::min(need.bytes, reserved - std::min(reserved, taken)), memory.trims};
+            others = std::exchange(memory.pending, memory.pending + need.bytes);
+        }
+        if (charge(need.device, found.growth)) return found;
+        end_launch(memory, need.bytes);
+        if (others == 0 || now_ns() - begin > kLongEnough) return std::nullopt;
+    }
+}
+
+bool is_backed(GraphMemory& memory, const GraphNeed& need) {
+    std::lock_guard lock(memory.mutex);
+    return need.backed_at == memory.trims;
 }
 
 }  // namespace
@@ -168,27 +211,22 @@ GraphCharge::GraphCharge(const void* graph) : graph_(graph) {
     for (const GraphNeed& need : needs_of(graph)) {
         GraphMemory* memory = on(need.device);
         if (!memory) continue;
-        uint64_t trims = 0, bytes = 0;
-        {
-            std::lock_guard lock(memory->mutex);
-            trims = memory->trims;
-            if (need.backed_at == trims) continue;
-            const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).value_or(0);
-            const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
-            bytes = need.bytes - std::min(need.bytes, reserved - std::min(reserved, used));
-        }
-        if (!charge(need.device, bytes)) {
+        if (is_backed(*memory, need)) continue;
+        const std::optional<Charge> found = begin_launch(*memory, need);
+        if (!found) {
             fits_ = false;
             return;
         }
-        charged_.push_back({.device = need.device, .bytes = bytes, .trims = trims});
+        charged_.push_back(
+            {.device = need.device, .bytes = need.bytes, .growth = found->growth, .trims = found->trims});
     }
 }
 
 GraphCharge::~GraphCharge() {
     for (const Part& part : charged_) {
+        end_launch(*on(part.device), part.bytes);
         graph_memory_changed(part.device);  // first, so that nobody takes the room in between
-        give_back(part.device, part.bytes);
+        give_back(part.device, part.growth);
     }
 }
 

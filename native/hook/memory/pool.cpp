@@ -7,8 +7,11 @@
 #include <atomic>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "hook/link/clock.h"
 #include "hook/link/say.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
@@ -31,6 +34,7 @@ struct Pool {
     std::mutex mutex;
     uint64_t accounted = 0;  // what the driver reserved when we last looked; charged
     uint64_t live = 0;       // of which allocated and not freed, as far as we saw
+    uint64_t pending = 0;    // for allocations that are being made, in what it has or in what it grows by
     // Only this process on this device can hold on to its memory, so where memory can move, this memory may.
     std::atomic<bool> private_to_us{false};
     std::atomic<bool> destroyed{false};  // by the program; the driver keeps it until its last allocation is freed
@@ -126,6 +130,8 @@ void settle(Pool& pool, uint64_t reserved) {
         auto get = own().cuMemPoolGetAttribute;
         bool known = get && get(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS;
         now = known ? bytes : std::max(pool.accounted, pool.live);
+        // What the pool gave back meanwhile it takes again for those that were to have it.
+        if (pool.pending > 0) now = std::max(now, std::min(pool.accounted, pool.live + pool.pending));
     }
     const uint64_t charged = pool.accounted + reserved;
     if (now > charged) {
@@ -136,10 +142,10 @@ void settle(Pool& pool, uint64_t reserved) {
     pool.accounted = now;
 }
 
-// How much an allocation may make the pool grow, as far as the limit leaves a choice.
-uint64_t expected_growth(Pool& pool, uint64_t bytes) {
-    std::lock_guard lock(pool.mutex);
-    const bool has_room = pool.accounted >= pool.live && pool.accounted - pool.live >= bytes;
+// How much an allocation may make the pool grow, as far as the limit leaves a choice. Holds pool.mutex.
+uint64_t expected_growth(const Pool& pool, uint64_t bytes) {
+    const uint64_t taken = pool.live + pool.pending;
+    const bool has_room = pool.accounted >= taken && pool.accounted - taken >= bytes;
     if (has_room && pools().past.load(std::memory_order_relaxed) == 0) [[likely]]
         return 0;
     const MemoryView view = memory_view(pool.device);
@@ -148,6 +154,27 @@ uint64_t expected_growth(Pool& pool, uint64_t bytes) {
     const uint64_t block = round_up(bytes, kPoolBlock);
     const bool fits = view.limit == wire::kNoLimit || (view.used <= view.limit && block <= view.limit - view.used);
     return fits ? block : round_up(bytes, kBlock);
+}
+
+// Charges the growth. While others are being made it is not known what of the pool is theirs, so that one which finds
+// too little looks again. None: over the limit.
+std::optional<uint64_t> begin_allocation(Pool& pool, uint64_t bytes) {
+    constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 1'000'000;
+    for (const uint64_t begin = now_ns();; sleep_ns(kLookAgain)) {
+        uint64_t growth = 0, others = 0;
+        {
+            std::lock_guard lock(pool.mutex);
+            growth = expected_growth(pool, bytes);
+            others = std::exchange(pool.pending, pool.pending + bytes);
+        }
+        if (charge(pool.device, growth)) [[likely]]
+            return growth;
+        {
+            std::lock_guard lock(pool.mutex);
+            pool.pending -= bytes;
+        }
+        if (others == 0 || now_ns() - begin > kLongEnough) return std::nullopt;
+    }
 }
 
 bool captured(CUstream stream, bool per_thread) {
@@ -159,16 +186,17 @@ template <class Call>
 CUresult allocate(Pool* pool, CUdeviceptr* pointer, uint64_t size, Call&& call) {
     if (!pool || size == 0 || size >= kAbsurd) return call();
     const uint64_t bytes = round_up(size, kSmallUnit);
-    const uint64_t reserved = expected_growth(*pool, bytes);
-    if (!charge(pool->device, reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const std::optional<uint64_t> growth = begin_allocation(*pool, bytes);
+    if (!growth) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = call();
     std::optional<Allocation> stale;
     if (result == CUDA_SUCCESS && pointer)
         stale = allocations().put(*pointer, {bytes, nullptr, pool, pool->device, Allocation::Kind::kPooled});
     {
         std::lock_guard lock(pool->mutex);
+        pool->pending -= bytes;
         if (result == CUDA_SUCCESS && pointer) pool->live += bytes;
-        settle(*pool, reserved);
+        settle(*pool, *growth);
     }
     if (stale) settle_freed(*pointer, *stale);  // a pointer whose free went into a graph
     return result;

@@ -30,7 +30,7 @@ class GraphCharge {
   private:
     struct Part {
         CUdevice device;
-        uint64_t bytes, trims;
+        uint64_t bytes, growth, trims;
     };
     const void* graph_;
     std::vector<Part> charged_;

@@ -338,6 +338,90 @@ static int from_elsewhere(void) {
     return 0;
 }
 
+// Eight threads at once take the same room: that which the pool has, or the graphs' memory. Says how many got some,
+// at most and at least over many rounds.
+enum { kTogether = 8 };
+static const size_t kRoom = 512 << 20;
+static pthread_barrier_t together;
+static CUgraphExec graphs[kTogether];
+static CUdeviceptr taken[kTogether];
+
+static CUstream own_stream(void) {
+    CUstream stream;
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pthread_barrier_wait(&together);
+    return stream;
+}
+
+static void* take_from_pool(void* place) {
+    CUstream stream = own_stream();
+    const CUresult result = cuMemAllocAsync((CUdeviceptr*)place, kRoom, stream);
+    MUST(cuStreamDestroy(stream));
+    return result == CUDA_SUCCESS ? place : NULL;
+}
+
+static void* launch_graph(void* place) {
+    CUstream stream = own_stream();
+    const CUresult result = cuGraphLaunch(*(CUgraphExec*)place, stream);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    return result == CUDA_SUCCESS ? place : NULL;
+}
+
+static CUgraphExec graph_with_memory(void) {
+    CUDA_MEM_ALLOC_NODE_PARAMS p = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}},
+        .bytesize = kRoom};
+    CUgraph graph;
+    CUgraphNode made, freed;
+    CUgraphExec exec;
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddMemAllocNode(&made, graph, NULL, 0, &p));
+    MUST(cuGraphAddMemFreeNode(&freed, graph, &made, 1, p.dptr));
+    MUST(cuGraphInstantiate(&exec, graph, 0));
+    MUST(cuGraphDestroy(graph));
+    return exec;
+}
+
+static int take_together(int rounds, int of_graphs) {
+    CUmemoryPool pool;
+    cuuint64_t keep = UINT64_MAX;
+    int most = 0, least = kTogether;
+    MUST(cuDeviceGetDefaultMemPool(&pool, device));
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    pthread_barrier_init(&together, NULL, kTogether);
+    for (int round = 0; round < rounds; ++round) {
+        if (!of_graphs) MUST(cuMemAllocAsync(&taken[0], kRoom, NULL));
+        if (!of_graphs) MUST(cuMemFreeAsync(taken[0], NULL));
+        MUST(cuCtxSynchronize());
+        pthread_t threads[kTogether];
+        void* got[kTogether];
+        for (int i = 0; i < kTogether; ++i) {
+            if (of_graphs) graphs[i] = graph_with_memory();
+            pthread_create(&threads[i], NULL, of_graphs ? launch_graph : take_from_pool,
+                           of_graphs ? (void*)&graphs[i] : (void*)&taken[i]);
+        }
+        int count = 0;
+        for (int i = 0; i < kTogether; ++i) {
+            pthread_join(threads[i], &got[i]);
+            count += got[i] != NULL;
+        }
+        most = count > most ? count : most;
+        least = count < least ? count : least;
+        for (int i = 0; i < kTogether; ++i) {
+            if (of_graphs)
+                MUST(cuGraphExecDestroy(graphs[i]));
+            else if (got[i])
+                MUST(cuMemFreeAsync(taken[i], NULL));
+        }
+        MUST(cuCtxSynchronize());
+        if (!of_graphs) MUST(cuMemPoolTrimTo(pool, 0));
+    }
+    printf("%d %d\n", least, most);
+    return 0;
+}
+
 // Largest use of the device, as NVML counts it, above what it was in the beginning. Runs without the hook.
 static int sample_memory(void) {
     struct {
@@ -600,6 +684,8 @@ int main(int argc, char** argv) {
     say("ready");
     if (!strcmp(mode, "fragments")) return from_fragments();
     if (!strcmp(mode, "elsewhere")) return from_elsewhere();
+    if (!strcmp(mode, "pool-at-once")) return take_together(200, 0);
+    if (!strcmp(mode, "graphs-at-once")) return take_together(100, 1);
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);

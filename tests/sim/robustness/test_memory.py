@@ -61,6 +61,13 @@ def test_a_pool_in_pieces_grows_beyond_the_limit_once(served: Served, machine: M
     assert 1024 * MIB <= most - CONTEXT <= (1024 + 2 * 32) * MIB
 
 
+@pytest.mark.parametrize(("how", "fit"), [("pool-at-once", 1), ("graphs-at-once", 2)])
+def test_what_there_is_room_for_is_given_once(served: Served, machine: Machine, how: str, fit: int) -> None:
+    """Threads that allocate at the same moment, all of which find the same room in a pool or in graphs' memory."""
+    served.server.set_group("g", memory=CONTEXT + (fit * 512 + 200) * MIB)
+    assert machine.run("g", how).split()[-2:] == [str(fit)] * 2
+
+
 def test_memory_of_another_devices_pool_counts_there(served: Served, machine: Machine) -> None:
     """A stream may allocate from any device's pool."""
     served.server.set_group("g", memory=1536 * MIB)
