@@ -246,6 +246,7 @@ bool Server::hello(Client& client, const Message& message) {
     reply.client = client.id;
     if (!client.group.empty()) return false;  // once
     client.strict = (message.flags & wire::kHelloStrict) != 0;
+    client.limited = !(message.flags & wire::kHelloCreateGroup);
     client.version = message.header.version;
     if (!wire::is_spoken(client.version)) {
         const std::string why = "this daemon speaks versions " + std::to_string(wire::kWireOldest) + " to " +

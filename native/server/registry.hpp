@@ -166,6 +166,7 @@ struct Client {
     FairPlace connection;
     Nanoseconds since = 0;
     std::optional<bool> strict;            // as it says in its hello
+    bool limited = false;                  // likewise: it keeps to limits also where it is refused
     uint16_t version = wire::kWireOldest;  // of wire.h that it speaks: what every hook reads, until its hello
     std::string refused;                   // why it could not attach last time
     std::vector<Place> places;

@@ -75,7 +75,7 @@ std::vector<Traced> Server::traced() {
 
 void Server::note_unmanaged(const Client& client, std::string group, const std::string& why) {
     unmanaged_.put({client.pid, client.uid, client.command, std::move(group), why, client.strict, clock(), false,
-                    start_of(client.pid)});
+                    start_of(client.pid), client.limited});
 }
 
 // Also those that joined and use no device. Whether the others live is for the caller to find out, without the mutex.
@@ -258,7 +258,9 @@ ServerView Server::view_locked(bool listed) {
 
 std::vector<std::pair<pid_t, std::string>> Server::groups_by_pid() {
     std::lock_guard lock(mutex_);
-    std::vector<std::pair<pid_t, std::string>> all;
+    std::vector<std::pair<pid_t, std::string>> all;  // of one process the last counts
+    for (const Unmanaged& entry : unmanaged_.entries())
+        if (entry.limited) all.emplace_back(entry.pid, entry.group);
     for (const auto& [id, absent] : absent_) all.emplace_back(absent.pid, absent.group);
     for (const auto& [id, client] : clients_)
         if (!client->places.empty()) all.emplace_back(client->pid, client->group);

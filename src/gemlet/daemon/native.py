@@ -89,7 +89,9 @@ class Server(Protocol):
         """Usage now; see `Snapshot`. ``listed``: with each client and each program that is not governed."""
 
     def groups_by_pid(self) -> dict[int, str]:
-        """The group of each process that uses a device, or did under the daemon before and lives."""
+        """The group of each process that uses a device, or did under the daemon before and lives; and the one that
+        was asked for by each that was refused and says that it keeps to limits.
+        """
 
     def set_memory_of_processes(self, uuid: bytes, processes: list[Held]) -> None:
         """What the driver holds for each process in all; what its ledger does not explain is booked to its group."""

@@ -29,6 +29,15 @@ def the_one(s: Served) -> tuple[str, str, bool | None, bool]:
     return one["group"], one["why"], one["strict"], one["joined"]
 
 
+def test_one_that_keeps_to_its_limits_is_not_outside(serve: Callable[..., Served]) -> None:
+    """It had them of a daemon before, and is not at fault if this one does not know its group."""
+    s = serve()
+    for flags, inside in ((wire.CREATE_GROUP, {}), (0, {os.getpid(): "?g"})):
+        answer = RawClient(s.path, join=False).ask(wire.HELLO, group=b"\1g", flags=flags)
+        assert answer.status != wire.OK
+        assert s.server.groups_by_pid() == inside
+
+
 def test_one_that_has_joined_shows_until_it_uses_a_device(serve: Callable[..., Served]) -> None:
     s = serve()
     assert unmanaged(s) == []
