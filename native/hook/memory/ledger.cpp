@@ -1,11 +1,10 @@
 // Reserving device memory against the group's limit, before the driver is asked.
 //
 // Each process owns one slot of the group's ledger and is the only one to write it. A reservation holds the ledger's
-// lock while it sums the slots in use and stores its own: about 50 ns for a group of a few processes. A process that
-// dies leaves at worst the lock, which the daemon frees when it clears the slot.
+// lock (ledger_lock.h) while it sums the slots in use and stores its own: about 50 ns for a group of a few processes.
+// A process that dies leaves at worst the lock, which the daemon frees when it clears the slot.
 #include "hook/memory/ledger.h"
 
-#include <sched.h>
 #include <algorithm>
 #include <climits>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
 #include "hook/link/version.h"
+#include "hook/memory/ledger_lock.h"
 #include "hook/memory/limit_hint.h"
 #include "hook/submit/device.h"
 #include "hook/submit/governance.h"
@@ -22,40 +22,6 @@
 namespace gemlet::hook {
 
 namespace {
-
-class LedgerLock {
-  public:
-    LedgerLock(wire::GroupLedger& ledger, uint32_t slot) : lock_(ledger.lock), mine_(slot + 1) {
-        uint64_t give_up = 0;
-        for (int tries = 0;; ++tries) {
-            uint32_t free = 0;
-            if (lock_.compare_exchange_weak(free, mine_, std::memory_order_acquire)) return;
-            if (tries < 64) continue;
-            // The owner was preempted (or stopped, or died a moment ago) inside a few instructions.
-            if (tries < 128) {
-                sched_yield();
-                continue;
-            }
-            uint64_t now = now_ns();
-            if (!give_up) give_up = now + kStolenAfter;
-            if (now > give_up && free && lock_.compare_exchange_strong(free, mine_, std::memory_order_acquire))
-                return;
-            sleep_ns(50'000);
-        }
-    }
-    ~LedgerLock() {
-        uint32_t mine = mine_;
-        lock_.compare_exchange_strong(mine, 0, std::memory_order_release);
-    }
-    LedgerLock(const LedgerLock&) = delete;
-    LedgerLock& operator=(const LedgerLock&) = delete;
-
-  private:
-    // A member that a signal stops exactly here must not stop its group for ever.
-    static constexpr uint64_t kStolenAfter = 2'000'000'000;
-    std::atomic<uint32_t>& lock_;
-    const uint32_t mine_;
-};
 
 constexpr uint32_t kNoSlot = UINT32_MAX;
 
@@ -163,14 +129,20 @@ Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
         device.used += bytes;
         return Reservation::kMade;
     }
-    LedgerLock group_lock(*device.ledger, device.slot);
-    found.used = used_by_group(device);
-    found.limit = device.limits->memory_limit.load(std::memory_order_relaxed);
-    found.contexts = device.limits->untracked.load(std::memory_order_relaxed);
-    if (bytes > found.limit || found.used > found.limit - bytes) return Reservation::kOverLimit;
-    device.used += bytes;
-    publish_used(device);
-    return Reservation::kMade;
+    const auto fits = [&] {
+        found.used = used_by_group(device);
+        found.limit = device.limits->memory_limit.load(std::memory_order_relaxed);
+        found.contexts = device.limits->untracked.load(std::memory_order_relaxed);
+        return bytes <= found.limit && found.used <= found.limit - bytes;
+    };
+    const auto hold = [&](uint64_t used) {
+        device.used = used;
+        publish_used(device);
+    };
+    const uint64_t before = device.used;
+    const bool is_made =
+        claim_within_limit(*device.ledger, device.slot, fits, [&] { hold(before + bytes); }, [&] { hold(before); });
+    return is_made ? Reservation::kMade : Reservation::kOverLimit;
 }
 
 }  // namespace

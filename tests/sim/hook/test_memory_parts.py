@@ -1,4 +1,4 @@
-"""The pointer map and the size model, in their own native test."""
+"""The pointer map, the size model and the lock of a ledger, in native tests of their own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 def test_pointer_map_and_sizes(lines: Callable[..., list[str]]) -> None:
     assert lines("accounting_test", preload=()) == []
+
+
+def test_a_member_that_is_stopped_with_the_lock_neither_blocks_its_group_nor_passes_its_limit(
+    lines: Callable[..., list[str]],
+) -> None:
+    assert lines("ledger_lock_test", preload=()) == []
 
 
 def test_the_pointer_map_is_cheap_however_much_is_in_it(built: Built) -> None:
