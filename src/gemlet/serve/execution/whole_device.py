@@ -6,6 +6,7 @@ process becomes one that has it preloaded, before it loads anything of CUDA.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 
@@ -17,8 +18,9 @@ from gemlet.membership import MULTIPROCESSORS, PERCENTAGE, as_whole_devices
 
 def start_again_as_whole(module: str) -> None:
     """Replaces this process by `python -m module` with the same arguments; does nothing if that was done, or no
-    fraction is set. Raises DeviceError if the number cannot be known or told: results could be wrong."""
-    if float(os.environ.get(PERCENTAGE) or 100) >= 100 or MULTIPROCESSORS in os.environ:
+    fraction is set. Raises DeviceError if the fraction makes no sense, or the number cannot be known or told: results
+    could be wrong."""
+    if percentage() >= 100 or MULTIPROCESSORS in os.environ:
         return
     with nvml.session() as session:
         devices = {device.uuid: device.multiprocessors() for device in session.devices()}
@@ -37,3 +39,18 @@ def start_again_as_whole(module: str) -> None:
     os.environ["LD_PRELOAD"] = ":".join([preload, *preloaded])
     os.environ |= whole
     os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def percentage() -> float:
+    """The fraction under MPS that this process was started with; 100 without one. Raises DeviceError."""
+    text = os.environ.get(PERCENTAGE) or "100"
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise DeviceError(
+            f"{PERCENTAGE} of the environment is not valid: {text!r}, expected a number above 0",
+            hint=f"set {PERCENTAGE} to a percentage of the multiprocessors, or unset it",
+        )
+    return value

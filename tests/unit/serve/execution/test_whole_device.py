@@ -85,6 +85,15 @@ def test_nothing_is_done_for_a_whole_device(environment: dict[str, str], percent
     assert MULTIPROCESSORS not in environment
 
 
+@pytest.mark.parametrize("percentage", ["half", "50%", "nan", "-50", "0", "1e", " "])
+def test_a_percentage_that_makes_no_sense_is_refused(environment: dict[str, str], percentage: str) -> None:
+    environment[PERCENTAGE] = percentage
+    with pytest.raises(DeviceError, match=PERCENTAGE) as refused:
+        start_again_as_whole("worker")
+    assert repr(percentage) in refused.value.message
+    assert PERCENTAGE in (refused.value.hint or "")
+
+
 def test_what_cannot_be_known_is_refused(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     environment[PERCENTAGE] = "30"
     monkeypatch.setattr(nvml, "session", has(None))

@@ -15,6 +15,7 @@ import torch
 from gemlet.errors import DeviceError
 from gemlet.membership import PERCENTAGE
 from gemlet.serve.execution.backends.torch_gpu_lets import CapturedStream, TorchGpuLets
+from gemlet.serve.execution.whole_device import percentage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,7 @@ class MpsBackend(TorchGpuLets):
     connections = "2"
 
     def __init__(self, options: BackendOptions) -> None:
-        given = os.environ.get(PERCENTAGE)
-        if given is None:
+        if PERCENTAGE not in os.environ:
             hint = "start MPS with `gemlet mps start`: the variable is set for executors that start under it"
             raise DeviceError(f"{PERCENTAGE} is not set", hint=hint)
         super().__init__(options)
@@ -44,7 +44,7 @@ class MpsBackend(TorchGpuLets):
                 "this process is not a client of MPS, so an SM fraction would have no effect",
                 hint="start it with `gemlet mps start`",
             )
-        self.percentage = float(given)
+        self.percentage = percentage()
         sms = torch.cuda.get_device_properties(options.device).multi_processor_count
         self.note = f"{self.percentage:g} % of the SMs by MPS; torch sees {sms}"
 
