@@ -190,6 +190,8 @@ class Server:
             await device.start()
         self._serving_plan.tell_expectation()
         await self._fleet.apply(self._serving_plan.first_plan())
+        self._serving_plan.control(keep, ends, tasks)
+        self.unpacking.prepare()
         self._catalog.all_ready()
         http, http_port = await self._listening.http()
         grpc, grpc_port = await self._listening.grpc()
@@ -204,7 +206,6 @@ class Server:
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
         if self._options.watch:
             keep(_every(WATCH_S, self._catalog.compare), "repository")
-        self._serving_plan.control(keep, ends, tasks)
         keep(_every(LEARN_S, self._serving_plan.learn), "learning")
         gc.collect()
         gc.freeze()  # existing objects stay: collections look only at objects that come with requests

@@ -73,10 +73,15 @@ class Unpacking:
             self._pools[small] = pool_of_one(_prepare)
         return self._pools[small]
 
+    def prepare(self) -> None:
+        """Takes of the system what both need beside memory. Raises GemletError."""
+        for small in (True, False):
+            self._pool(small)
+
     async def warm(self) -> None:
         """Starts both, so that the first request does not wait for that. Raises GemletError."""
+        self.prepare()
         for nbytes in (0, SMALL_BYTES + 1):
-            self._pool(nbytes <= SMALL_BYTES)
             await self(nbytes, _nothing)
 
     def close(self) -> None:
