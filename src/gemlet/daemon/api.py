@@ -134,7 +134,9 @@ class Api:
             try:
                 async with asyncio.timeout(IDLE_SECONDS):
                     line = await reader.readuntil(b"\n")
-            except asyncio.IncompleteReadError:
+            except asyncio.IncompleteReadError as end:
+                if end.partial:
+                    await _write(writer, _failure(DaemonError("the request is not whole: it has no end of line")))
                 return
             except asyncio.LimitOverrunError:
                 too_long = DaemonError(f"the request is longer than {protocol.MAX_REQUEST_BYTES} bytes")

@@ -34,6 +34,12 @@ def test_ping(start_daemon):
     assert start_daemon().call("ping") == {"pid": os.getpid(), "simulated": False}
 
 
+def test_a_request_without_its_end_is_answered(start_daemon):
+    [answer] = raw(start_daemon(), b'{"v":1,"op":"status"}')
+    assert not answer["ok"]
+    assert "no end of line" in answer["error"]["message"]
+
+
 def test_several_requests_on_one_connection(start_daemon):
     with start_daemon().connect() as connection:
         assert [connection.call("ping")["pid"] for _ in range(3)] == [os.getpid()] * 3

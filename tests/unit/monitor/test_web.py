@@ -122,13 +122,63 @@ def test_other_sites_get_no_leave(server, fake):
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"), [({"Content_Length": "999999"}, 413), ({"Transfer_Encoding": "chunked"}, 413)]
+    ("headers", "status"), [({"Content_Length": "999999"}, 413), ({"Transfer_Encoding": "chunked"}, 400)]
 )
 def test_large_bodies_are_not_read(server, headers, status):
     with socket.create_connection(server.server_address[:2], timeout=60) as client:
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in {**BEARER, **JSON, **headers}.items()]
         client.sendall("\r\n".join(["POST /api/set HTTP/1.1", "Host: x", *lines, "", ""]).encode())
         assert client.recv(100).startswith(f"HTTP/1.1 {status}".encode())
+
+
+BEARER_LINE = f"Authorization: Bearer {TOKEN}\r\n".encode()
+FIELDS = b"&".join(b"f%d=1" % number for number in range(20))
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+        (b"\r\n", 400),
+        (b"GET\r\n\r\n", 400),
+        (b"GET / HTTP/x.y\r\n\r\n", 400),
+        (b"GET http://[::1/ HTTP/1.1\r\n\r\n", 400),
+        (b"HEAD http://[ HTTP/1.1\r\n\r\n", 400),
+        (b"GET /api/status?" + FIELDS + b" HTTP/1.1\r\n" + BEARER_LINE + b"\r\n", 400),
+        (b"POST /api/set HTTP/1.1\r\n" + BEARER_LINE + b"\r\n", 400),
+        (b"POST /api/set HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+        (b"POST /api/set HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n", 400),
+        (b"POST /api/set HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /api/set HTTP/1.1\r\nContent-Length: 5\r\n\r\n{}", 400),
+        (b"BREW / HTTP/1.1\r\n\r\n", 501),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered_and_its_connection_ended(server, fake, request_bytes, status):
+    with socket.create_connection(server.server_address[:2], timeout=60) as client:
+        client.sendall(request_bytes)
+        client.shutdown(socket.SHUT_WR)
+        answer = http.client.HTTPResponse(client, method="HEAD" if request_bytes.startswith(b"HEAD") else "GET")
+        answer.begin()
+        assert (answer.status, answer.headers["Connection"]) == (status, "close")
+        assert request_bytes.startswith(b"HEAD") or json.loads(answer.read())["error"]["message"]
+    assert not fake.asked
+
+
+@pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nA: ", b"POST /api/set HTTP/1.1\r\nContent-Length: 5\r\n\r\n{"])
+def test_a_request_that_does_not_end_is_answered(server, monkeypatch, begun):
+    monkeypatch.setattr(web.Handler, "timeout", 0.2)
+    with socket.create_connection(server.server_address[:2], timeout=60) as client:
+        client.sendall(begun)
+        assert client.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_defect_costs_one_answer(server, fake):
+    fake.error = RuntimeError("a defect")
+    answer, content = ask(server, "GET", "/api/status", **BEARER)
+    assert answer.status == 500
+    assert "defect" in json.loads(content)["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 16 * 1024
+LENGTH = re.compile(r"[0-9]{1,9}")
+MAX_FIELDS = 10  # of a query
 MAX_CONNECTIONS = 32
 SECONDS = 30.0  # for a request, or between two of a connection
 END_SECONDS = 1.0  # for a connection that makes room to end
@@ -124,6 +126,7 @@ def policy(page: bytes) -> str:
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
+    raw_requestline: bytes
     protocol_version = "HTTP/1.1"
     server_version = f"gemlet/{gemlet.__version__}"
     sys_version = ""
@@ -135,33 +138,66 @@ class Handler(BaseHTTPRequestHandler):
         self.server.waits(self.connection)
         super().handle_one_request()
 
+    def parse_request(self) -> bool:
+        """Reads what comes before the body; False: it makes no sense, which was said."""
+        self.command, self.requestline = "", ""  # a refusal may come before they are known
+        if not self.raw_requestline.strip():
+            self.send_error(HTTPStatus.BAD_REQUEST, "the request is empty")
+            return False
+        try:
+            if not super().parse_request():
+                return False
+        except TimeoutError:
+            self.send_error(HTTPStatus.REQUEST_TIMEOUT, f"the request did not come within {self.timeout:g} s")
+            return False
+        try:
+            url = urlsplit(self.path)
+            self._path, self._query = url.path, dict(parse_qsl(url.query, max_num_fields=MAX_FIELDS))
+        except ValueError as error:
+            self.send_error(HTTPStatus.BAD_REQUEST, f"the address is not valid: {error}")
+            return False
+        return True
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses a request that makes no sense, and ends the connection: where the next one begins is not known."""
+        self.close_connection = True
+        self.request_version = self.protocol_version  # also to one that gives none
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+
     def do_GET(self) -> None:
         """The page, or an answer."""
-        url = urlsplit(self.path)
-        if url.path == "/":
+        if self._path == "/":
             self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8", packed=self.server.packed)
-        elif url.path == "/favicon.ico":
+        elif self._path == "/favicon.ico":
             self._send(HTTPStatus.NO_CONTENT, b"", "image/x-icon")
         elif self._may():
-            query = dict(parse_qsl(url.query, max_num_fields=10))
-            self._answer(lambda: self.server.questions.get(url.path, query))
+            self._answer(lambda: self.server.questions.get(self._path, self._query))
 
     def do_HEAD(self) -> None:
         """As a GET of the page; answers have none."""
-        self._send(HTTPStatus.OK if self.path == "/" else HTTPStatus.NOT_FOUND, b"", "text/html; charset=utf-8")
+        self._send(HTTPStatus.OK if self._path == "/" else HTTPStatus.NOT_FOUND, b"", "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
         """A change, or a preview of one."""
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MAX_BODY or self.headers.get("Transfer-Encoding"):
-            self.close_connection = True  # the body stays unread
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has a length, of at most {MAX_BODY} bytes")
+        if not LENGTH.fullmatch(length) or self.headers.get("Transfer-Encoding"):
+            self.send_error(HTTPStatus.BAD_REQUEST, "a body has a length, in Content-Length")
             return
-        body = self.rfile.read(int(length))
+        if int(length) > MAX_BODY:
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MAX_BODY} bytes")
+            return
+        try:
+            body = self.rfile.read(int(length))
+        except TimeoutError:
+            self.send_error(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {self.timeout:g} s")
+            return
+        if len(body) < int(length):
+            self.send_error(HTTPStatus.BAD_REQUEST, "the body is shorter than its length")
+            return
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a body is application/json")
         elif self._may():
-            self._answer(lambda: self.server.questions.post(urlsplit(self.path).path, body))
+            self._answer(lambda: self.server.questions.post(self._path, body))
 
     def _may(self) -> bool:
         kind, _, given = self.headers.get("Authorization", "").partition(" ")
@@ -188,6 +224,10 @@ class Handler(BaseHTTPRequestHandler):
         except GemletError as error:
             self._refuse(HTTPStatus.BAD_GATEWAY, str(error), error.hint)
             return
+        except Exception:
+            logger.exception("http request=%.200r failed", self.requestline)
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed to answer; this is a defect", "report this")
+            return
         self._send(status, json.dumps(found, separators=(",", ":")).encode(), "application/json")
 
     def _refuse(self, status: HTTPStatus, message: str, hint: str | None = None) -> None:
@@ -196,13 +236,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str, *, packed: bytes | None = None) -> None:
         encoding = None
-        if "gzip" in self.headers.get("Accept-Encoding", "") and len(body) >= SMALLEST_GZIP:
+        headers = getattr(self, "headers", {})  # not there yet where the first line makes no sense
+        if "gzip" in headers.get("Accept-Encoding", "") and len(body) >= SMALLEST_GZIP:
             body, encoding = packed or gzip.compress(body, 1), "gzip"
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if encoding:
             self.send_header("Content-Encoding", encoding)
+        if self.close_connection:
+            self.send_header("Connection", "close")
         for name, value in (
             ("Content-Security-Policy", self.server.policy),
             ("Cache-Control", "no-store"),
