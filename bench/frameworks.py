@@ -155,7 +155,7 @@ def main() -> int:
             nvml = int(p.stdout.readline())
             device = sharing.server.snapshot()["devices"][0]
             client = device["groups"][0]["clients"][0]
-            sharing.server.set_process_memory(device["uuid"], client["pid"], nvml)
+            sharing.server.set_memory_of_processes(device["uuid"], [(client["pid"], nvml, None)])
             mine = sharing.server.snapshot()["devices"][0]["groups"][0]
             text = f"{nvml} by NVML: {client['memory']} in the ledger + {mine['unledgered']} beyond it"
             report("ledger = NVML", mine["memory_used"] == nvml, text)

@@ -430,22 +430,6 @@ void bind_server(nb::module_& m) {
         .def("maker", &Server::maker, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
-            "set_process_memory",
-            [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes, const SeenTuple& seen) {
-                Uuid id = uuid_from(uuid);
-                nb::gil_scoped_release release;
-                self.set_process_memory(id, {{pid, bytes, seen_from(seen)}});
-            },
-            "uuid"_a, "pid"_a, "bytes"_a, "seen"_a = nb::none())
-        .def(
-            "confirm_process_memory",
-            [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes) {
-                Uuid id = uuid_from(uuid);
-                nb::gil_scoped_release release;
-                self.set_process_memory(id, {{pid, bytes, {}, true}});
-            },
-            "uuid"_a, "pid"_a, "bytes"_a)
-        .def(
             "set_memory_of_processes",
             [](Server& self, const nb::bytes& uuid,
                const std::vector<std::tuple<pid_t, std::optional<uint64_t>, SeenTuple>>& processes) {
@@ -455,7 +439,7 @@ void bind_server(nb::module_& m) {
                 for (const auto& [pid, bytes, seen] : processes)
                     holdings.push_back({pid, bytes.value_or(0), seen_from(seen), !bytes});
                 nb::gil_scoped_release release;
-                self.set_process_memory(id, holdings);
+                self.set_memory_of_processes(id, holdings);
             },
             "uuid"_a, "processes"_a)
         .def("start", &Server::start, nb::call_guard<nb::gil_scoped_release>())

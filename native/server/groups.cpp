@@ -240,7 +240,7 @@ void Server::book(Device& device, Attachment& a, const Holding& holding) {
     if (rest > 0 && a.page->contexts.load() != a.contexts) publish_contexts(a);
 }
 
-void Server::set_process_memory(const Uuid& uuid, const std::vector<Holding>& holdings) {
+void Server::set_memory_of_processes(const Uuid& uuid, const std::vector<Holding>& holdings) {
     std::lock_guard lock(mutex_);
     const Nanoseconds now = clock();
     const auto found = std::find_if(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; });

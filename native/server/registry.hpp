@@ -132,7 +132,7 @@ struct Device {
     bool made_by_client = true;  // an attach named it and nobody else has: forgotten when there are too many
     std::string policy;
     ContextSizes contexts;
-    bool measured = false;  // somebody calls set_process_memory() for it
+    bool measured = false;  // somebody calls set_memory_of_processes() for it
     Shared<wire::DevicePage> page{"gemlet-device", Access::kReadWrite};
     Descriptor page_to_read{reopen_read_only(page.fd())};
     std::unique_ptr<Arbiter> arbiter;

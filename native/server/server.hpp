@@ -136,7 +136,7 @@ class Server {
         bool only_confirms = false;
     };
     // Of many processes: one decision for all.
-    void set_process_memory(const Uuid& uuid, const std::vector<Holding>& holdings);
+    void set_memory_of_processes(const Uuid& uuid, const std::vector<Holding>& holdings);
 
     void start();
     void stop();  // clients run on unmanaged

@@ -176,14 +176,6 @@ class Server:
         """
     def maker(self, name: str) -> int | None: ...
     def remove_group(self, name: str) -> bool: ...
-    def set_process_memory(
-        self,
-        uuid: bytes,
-        pid: int,
-        bytes: int,  # noqa: A002
-        seen: tuple[int, int, int] | None = None,
-    ) -> None: ...
-    def confirm_process_memory(self, uuid: bytes, pid: int, bytes: int) -> None: ...  # noqa: A002
     def set_memory_of_processes(
         self, uuid: bytes, processes: list[tuple[int, int | None, tuple[int, int, int] | None]]
     ) -> None: ...

@@ -42,7 +42,9 @@ def measuring(served: Served) -> Iterator[None]:
         while not end.wait(0.01):
             for client in served.clients():
                 if client["contexts"]:
-                    served.server.set_process_memory(served.uuid, client["pid"], client["contexts"] * CONTEXT)
+                    served.server.set_memory_of_processes(
+                        served.uuid, [(client["pid"], client["contexts"] * CONTEXT, None)]
+                    )
 
     thread = threading.Thread(target=measure)
     thread.start()
@@ -115,7 +117,7 @@ def test_another_context_counts_where_none_was_measured_by_itself(unmeasured: Se
     assert first.line() == "ready"
     first.tell("64")
     assert first.line().split()[0] == "0"
-    unmeasured.server.set_process_memory(unmeasured.uuid, first.pid, CONTEXT + 64 * MIB)
+    unmeasured.server.set_memory_of_processes(unmeasured.uuid, [(first.pid, CONTEXT + 64 * MIB, None)])
     first.tell("0")
     assert first.line().split()[0] == "0"
     unmeasured.server.set_group("g", memory=CONTEXT + 164 * MIB)

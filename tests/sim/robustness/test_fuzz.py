@@ -96,9 +96,11 @@ def disturb(s: Any, dice: random.Random, pids: list[int]) -> None:
     if dice.random() < 0.05:
         s.set_group("rude", min=0.1, max=dice.random() * 0.8 + 0.2, memory=dice.randrange(1 << 40))
     if dice.random() < 0.05:
-        s.set_process_memory(bytes(16), dice.choice([os.getpid(), *pids]), dice.randrange(1 << 40))
+        s.set_memory_of_processes(bytes(16), [(dice.choice([os.getpid(), *pids]), dice.randrange(1 << 40), None)])
     if dice.random() < 0.05:
-        s.confirm_process_memory(bytes(16), dice.choice(pids), dice.randrange(1 << 40))
+        s.set_memory_of_processes(
+            bytes(16), [(dice.choice(pids), dice.choice([None, dice.randrange(1 << 40)]), (0, 0, 0))]
+        )
     if dice.random() < 0.02:
         s.set_capacity(bytes(16), dice.choice([None, 0, 1 << 30, dice.randrange(1 << 40)]))
     if dice.random() < 0.02:
@@ -197,7 +199,7 @@ def test_without_descriptors_clients_are_turned_away_and_nothing_is_half_made(se
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         s.set_group(f"late-{spare}", memory=2 << 30)  # walks over what was made
         s.snapshot()
-        s.set_process_memory(bytes(16), os.getpid(), 1 << 20)
+        s.set_memory_of_processes(bytes(16), [(os.getpid(), 1 << 20, None)])
         joined.close()
     take_turns(polite, 5)
     RawClient(path, "late-2").attach()

@@ -212,7 +212,7 @@ def test_a_context_that_is_accounted_for_late_hides_no_memory_that_can_move(mach
         program.tell("64")
         assert program.line().split()[0] == "0"
         assert served.used("g") > 512 * MIB  # the room
-        server.set_process_memory(uuid, program.pid, CONTEXT + 64 * MIB)
+        server.set_memory_of_processes(uuid, [(program.pid, CONTEXT + 64 * MIB, None)])
         program.tell("0")
         assert program.line().split()[0] == "0"
         eventually(lambda: served.used("g") == CONTEXT + 64 * MIB)

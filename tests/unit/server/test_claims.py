@@ -46,7 +46,7 @@ class Scene:
 
     def confirm(self, liars: int) -> None:
         """The driver says what the process has: the victim's memory, and so much of the liar's."""
-        self.served.server.confirm_process_memory(DEVICE, os.getpid(), 6 * GIB + liars)
+        self.served.server.set_memory_of_processes(DEVICE, [(os.getpid(), 6 * GIB + liars, (0, 0, 0))])
         time.sleep(0.001)
 
 

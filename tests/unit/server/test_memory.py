@@ -148,7 +148,7 @@ def test_what_the_driver_holds_beyond_the_ledger_counts(serve: Callable[..., Ser
     a.ledger.put("slots", GIB, index=a.slot)
     a.send(wire.CONTEXT, value=1)
     wire.eventually(lambda: s.groups()["g"]["clients"][0]["contexts"])  # type: ignore[index]
-    s.server.set_process_memory(bytes(16), os.getpid(), GIB + 500_000_000)
+    s.server.set_memory_of_processes(bytes(16), [(os.getpid(), GIB + 500_000_000, None)])
     assert a.limits.get("untracked") == 500_000_000
     assert s.groups()["g"]["memory_used"] == GIB + 500_000_000
 
@@ -162,7 +162,7 @@ def test_room_for_a_context_is_not_taken_for_its_memory(serve: Callable[..., Ser
     a.ledger.put("slots", 500_000_000, index=a.slot)
     a.send(wire.CONTEXT, value=1)
     wire.eventually(lambda: a.page.get("contexts", size=4) == 1)
-    s.server.set_process_memory(bytes(16), os.getpid(), 500_000_000, (500_000_000, 1, 0))
+    s.server.set_memory_of_processes(bytes(16), [(os.getpid(), 500_000_000, (500_000_000, 1, 0))])
     a.ledger.put("slots", 0, index=a.slot)
     a.page.put("room", 0)
     assert s.groups()["g"]["memory_used"] == 500_000_000
@@ -177,7 +177,7 @@ def test_what_a_context_takes_is_learned_from_one_without_memory(serve: Callable
     learned = []
     for charged, held in ((GIB, GIB + 100_000_000), (0, 500_000_000), (400_000_000, 502_000_000), (0, 480_000_000)):
         a.ledger.put("slots", charged, index=a.slot)
-        s.server.set_process_memory(bytes(16), os.getpid(), held)
+        s.server.set_memory_of_processes(bytes(16), [(os.getpid(), held, None)])
         learned.append(a.limits.get("context_estimate"))
     assert learned == [0, 500_000_000, 500_000_000, 480_000_000]
     b = RawClient(s.path).attach()
@@ -199,7 +199,7 @@ def test_an_allocation_that_the_driver_has_yet_to_make_hides_no_context(serve: C
     s, a = with_a_context(serve)
     a.ledger.put("slots", 40_000_000, index=a.slot)
     for _ in range(3):
-        s.server.set_process_memory(bytes(16), os.getpid(), 500_000_000, (40_000_000, 1, 0))
+        s.server.set_memory_of_processes(bytes(16), [(os.getpid(), 500_000_000, (40_000_000, 1, 0))])
         assert s.groups()["g"]["memory_used"] == 540_000_000
 
 
@@ -208,7 +208,7 @@ def test_what_modules_take_goes_when_two_looks_miss_it(serve: Callable[..., Serv
     used = []
     for charged, held in ((0, 600), (40, 600), (40, 640), (40, 640), (0, 500), (0, 500)):  # MB; the second is in flight
         a.ledger.put("slots", charged * 1_000_000, index=a.slot)
-        s.server.set_process_memory(bytes(16), os.getpid(), held * 1_000_000, (charged * 1_000_000, 1, 0))
+        s.server.set_memory_of_processes(bytes(16), [(os.getpid(), held * 1_000_000, (charged * 1_000_000, 1, 0))])
         used.append(s.groups()["g"]["memory_used"] // 1_000_000)
     assert used == [600, 640, 640, 640, 600, 500]
 
@@ -220,7 +220,7 @@ def test_the_first_context_on_a_measured_device_waits_for_the_measurement(serve:
     first.send(wire.CONTEXT, value=1)
     wire.eventually(lambda: s.groups()["g"]["clients"][0]["contexts"])  # type: ignore[index]
     assert first.page.get("contexts", size=4) == 0
-    s.server.set_process_memory(bytes(16), os.getpid(), 500_000_000)
+    s.server.set_memory_of_processes(bytes(16), [(os.getpid(), 500_000_000, None)])
     assert first.page.get("contexts", size=4) == 1
     assert first.limits.get("untracked") == 500_000_000
 

@@ -166,9 +166,9 @@ def test_the_driver_may_know_of_more(elder: Served, revive: Callable[..., Any]) 
     holds(RawClient(elder.path).attach(), 300)
     server = revive(elder)
     for said, counted in ((500, 500), (100, 500), (600, 600)):
-        server.set_process_memory(DEVICE, os.getpid(), said * MIB, (300 * MIB, 0, 0))
+        server.set_memory_of_processes(DEVICE, [(os.getpid(), said * MIB, (300 * MIB, 0, 0))])
         assert group(server)["memory_used"] == counted * MIB
-    server.set_process_memory(DEVICE, os.getpid(), 900 * MIB, (200 * MIB, 0, 0))  # of another moment
+    server.set_memory_of_processes(DEVICE, [(os.getpid(), 900 * MIB, (200 * MIB, 0, 0))])  # of another moment
     assert group(server)["memory_used"] == 600 * MIB
 
 

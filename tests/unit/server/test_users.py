@@ -130,15 +130,15 @@ def test_what_a_user_says_of_contexts_is_not_believed_of_others(
         assert other.stdout
         assert other.stdout.readline() == "said\n"
         wire.eventually(lambda: s.groups()["theirs"]["clients"][0]["contexts"])  # type: ignore[index]
-        s.server.set_process_memory(bytes(16), other.pid, held, (0, 1, 0))
+        s.server.set_memory_of_processes(bytes(16), [(other.pid, held, (0, 1, 0))])
         mine = RawClient(s.path, "mine").attach()
         assert mine.limits.get("context_estimate") == 0
         mine.send(wire.CONTEXT, value=1)
         wire.eventually(lambda: s.groups()["mine"]["clients"][0]["contexts"])  # type: ignore[index]
-        s.server.set_process_memory(bytes(16), os.getpid(), GIB // 2, (0, 1, 0))
+        s.server.set_memory_of_processes(bytes(16), [(os.getpid(), GIB // 2, (0, 1, 0))])
         mine.ledger.put("slots", 10 * GIB, index=mine.slot)
-        s.server.set_process_memory(bytes(16), os.getpid(), 10 * GIB + GIB // 2, (10 * GIB, 1, 0))
-        s.server.set_process_memory(bytes(16), other.pid, held, (0, 1, 0))
+        s.server.set_memory_of_processes(bytes(16), [(os.getpid(), 10 * GIB + GIB // 2, (10 * GIB, 1, 0))])
+        s.server.set_memory_of_processes(bytes(16), [(other.pid, held, (0, 1, 0))])
         assert s.groups()["mine"]["memory_used"] == 10 * GIB + GIB // 2
         assert mine.limits.get("context_estimate") == GIB // 2
         other.stdin.write("\n")
