@@ -49,6 +49,7 @@ void in_child() {
     forget_graph_memory();
     forget_virtual_memory();
     forget_imported();
+    forget_limits();
 }
 
 [[gnu::constructor]] void watch_forks() {
@@ -156,6 +157,7 @@ void settle_freed(CUdeviceptr pointer, const Allocation& allocation) {
 
 void forget_context(CUcontext context) {
     forget_imported(context);
+    forget_limits(context);
     auto theirs = [=](const Allocation& a) { return a.context == context && a.kind != Allocation::Kind::kPooled; };
     allocations().take_all(theirs, [](uint64_t pointer, const Allocation& a) { settle_freed(pointer, a); });
     arrays().take_all(theirs, [](uint64_t, const Allocation& a) { give_back(a.device, a.bytes); });

@@ -93,7 +93,9 @@ void forget_pools();
 void forget_graph_memory();
 void forget_virtual_memory();
 void forget_imported();
+void forget_limits();
 void forget_imported(CUcontext context);  // memory/imported.cpp: what belonged to a destroyed context
+void forget_limits(CUcontext context);    // memory/context_limits.cpp: likewise
 
 // Sparse arrays hold on to what is mapped into them until they are destroyed (memory/virtual.cpp).
 void array_destroyed(uint64_t array);

@@ -224,22 +224,6 @@ CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
     return result;
 }
 
-// By how much the device memory of the current context grows when one of its limits is raised to `value`.
-uint64_t taken_by_limit(CUdevice device, CUlimit limit, uint64_t value) {
-    size_t now = 0;
-    const auto get = own().cuCtxGetLimit;
-    if (!get || get(&now, limit) != CUDA_SUCCESS || value <= now) return 0;
-    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value - now;
-    if (limit != CU_LIMIT_STACK_SIZE) return 0;
-    const auto attribute = own().cuDeviceGetAttribute;
-    int processors = 0, threads = 0;
-    if (!attribute || attribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
-        attribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS)
-        return 0;
-    const uint64_t resident = uint64_t(processors) * uint64_t(threads);
-    return value - now < kAbsurd / (resident + 1) ? (value - now) * resident : kAbsurd;
-}
-
 // In a forked child the parent's CUDA state does not exist, and a lock may be held by a thread that does not exist
 // either.
 void in_child() {
@@ -398,17 +382,6 @@ CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources, CUde
     Reentry reentry;
     if (!reentry.nested() && !room_for_unknown(device)) return CUDA_ERROR_OUT_OF_MEMORY;
     return real::cuGreenCtxCreate(context, resources, device, flags);
-}
-
-// A context takes what its limits say at the latest when a kernel needs it. The daemon accounts for it then.
-CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-    const CUdevice device = current_device();
-    const uint64_t bytes = device < 0 ? 0 : taken_by_limit(device, limit, value);
-    if (bytes == 0 || bytes >= kAbsurd) return real::cuCtxSetLimit(limit, value);
-    if (!reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = real::cuCtxSetLimit(limit, value);
-    memory_release(device, bytes);
-    return result;
 }
 
 }  // extern "C"
