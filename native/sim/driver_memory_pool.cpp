@@ -23,6 +23,7 @@ struct CUmemPoolHandle_st {
     std::vector<gemlet::sim::OpRef> recent;
     uint64_t threshold = 0, used = 0, used_high = 0, reserved_high = 0;
     int reuse[3] = {1, 1, 1};
+    bool destroyed = false;  // there until nothing of it is in use
 };
 
 namespace gemlet::sim {
@@ -41,7 +42,9 @@ std::map<CUdevice, CUmemoryPool>& chosen() {
 }
 
 CUmemoryPool checked(CUmemoryPool pool) {
-    return checked_handle(pool, Tag::kPool);
+    checked_handle(pool, Tag::kPool);
+    check(!pool->destroyed);
+    return pool;
 }
 
 CUmemoryPool make_pool(Device& device) {
@@ -51,6 +54,7 @@ CUmemoryPool make_pool(Device& device) {
     pool->pending.clear();
     pool->recent.clear();
     pool->threshold = pool->used = pool->used_high = pool->reserved_high = 0;
+    pool->destroyed = false;
     created(pool, Tag::kPool);
     const std::lock_guard guard(pools_mutex);
     pools().insert(pool);
@@ -91,6 +95,21 @@ void trim(CUmemoryPool pool, uint64_t keep) {
     collect(pool, nullptr);
     std::erase_if(pool->recent, [](const OpRef& op) { return Dispatcher::get().is_done(op); });
     if (pool->recent.empty()) pool->heap->trim(keep);
+}
+
+// Of the pools that were destroyed, those of which nothing is in use any more. The caller holds `pools_mutex`.
+void end_destroyed() {
+    std::erase_if(pools(), [](CUmemoryPool pool) {
+        {
+            const std::lock_guard guard(pool->mutex);
+            if (!pool->destroyed) return false;
+            trim(pool, 0);
+            if (pool->used > 0 || !pool->pending.empty() || pool->heap->reserved() > 0) return false;
+            pool->heap.reset();
+        }
+        HandlePool<CUmemPoolHandle_st>::drop(pool);
+        return true;
+    });
 }
 
 CUdeviceptr allocate(CUmemoryPool pool, CUstream stream, uint64_t bytes) {
@@ -147,6 +166,7 @@ void pools_synchronized() {
         const std::lock_guard inner(pool->mutex);
         if (!pool->pending.empty() || pool->heap->reserved() > pool->threshold) trim(pool, pool->threshold);
     }
+    end_destroyed();
 }
 
 }  // namespace gemlet::sim
@@ -222,15 +242,14 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     return api(__func__, [&] {
         checked(pool);
         check(pool != default_pool(static_cast<CUdevice>(pool->device->index())));
+        const std::lock_guard guard(pools_mutex);
+        std::erase_if(chosen(), [&](const auto& entry) { return entry.second == pool; });
         {
-            const std::lock_guard guard(pools_mutex);
-            pools().erase(pool);
-            std::erase_if(chosen(), [&](const auto& entry) { return entry.second == pool; });
+            const std::lock_guard inner(pool->mutex);
+            pool->destroyed = true;
+            pool->threshold = 0;
         }
-        for (const auto& p : pool->pending) Dispatcher::get().wait(p.freed);
-        pool->pending.clear();
-        pool->heap.reset();
-        HandlePool<CUmemPoolHandle_st>::drop(pool);
+        end_destroyed();
     });
 }
 

@@ -37,7 +37,10 @@ struct Pool {
     uint64_t pending = 0;    // for allocations that are being made, in what it has or in what it grows by
     // Only this process on this device can hold on to its memory, so where memory can move, this memory may.
     std::atomic<bool> private_to_us{false};
-    std::atomic<bool> destroyed{false};  // by the program; the driver keeps it until its last allocation is freed
+    // By the program. The driver has it until nothing of it is allocated and all frees are complete: as long as it is
+    // there it tells what it holds, and memory is given back when the driver has given it back.
+    std::atomic<bool> destroyed{false};
+    std::atomic<bool> gone{false};  // destroyed by the driver, too
 };
 
 namespace {
@@ -56,7 +59,7 @@ Pools& pools() {
 
 Pool* find(CUmemoryPool handle) {
     for (Pool* pool : pools().all)
-        if (pool->handle == handle && !pool->destroyed) return pool;
+        if (pool->handle == handle) return pool;
     return nullptr;
 }
 
@@ -111,6 +114,24 @@ Pool* current_pool(CUdevice device) {
     return device >= 0 && get_pool && get_pool(&handle, device) == CUDA_SUCCESS ? pool_of(handle, device) : nullptr;
 }
 
+bool is_default(const Pool& pool) {
+    CUmemoryPool found = nullptr;
+    auto get = own().cuDeviceGetDefaultMemPool;
+    return get && get(&found, pool.device) == CUDA_SUCCESS && found == pool.handle;
+}
+
+// A pool that is destroyed is not its device's current one any more, and keeps nothing that is not in use.
+void leave_device(const Pool& pool) {
+    CUmemoryPool current = nullptr, fallback = nullptr;
+    const auto& d = own();
+    if (d.cuDeviceGetMemPool && d.cuDeviceGetDefaultMemPool && d.cuDeviceSetMemPool &&
+        d.cuDeviceGetMemPool(&current, pool.device) == CUDA_SUCCESS && current == pool.handle &&
+        d.cuDeviceGetDefaultMemPool(&fallback, pool.device) == CUDA_SUCCESS)
+        d.cuDeviceSetMemPool(pool.device, fallback);
+    cuuint64_t nothing = 0;
+    if (d.cuMemPoolSetAttribute) d.cuMemPoolSetAttribute(pool.handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
+}
+
 // Whether the group is well beyond its limit because a pool grew. Not by less than a pool's block: that is what pools
 // grow by, and a program goes on with what it has.
 bool is_past(CUdevice device, const MemoryView& view) {
@@ -121,18 +142,39 @@ bool is_past(CUdevice device, const MemoryView& view) {
     return false;
 }
 
+// What the driver says that it holds. None: it does not say.
+std::optional<uint64_t> held_by(const Pool& pool) {
+    RelaxedCapture relaxed;
+    cuuint64_t bytes = 0;
+    const auto get = own().cuMemPoolGetAttribute;
+    if (!get || get(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS) return std::nullopt;
+    return bytes;
+}
+
+// Lets the driver destroy a pool that the program has destroyed, or is about to, if it holds nothing any more. Holds
+// pool.mutex.
+CUresult end_if_empty(Pool& pool) {
+    if (pool.gone) return CUDA_SUCCESS;
+    RelaxedCapture relaxed;
+    real::cuMemPoolTrimTo(pool.handle, 0);
+    const auto held = held_by(pool);
+    if (held.value_or(0) > 0) return CUDA_SUCCESS;
+    const bool is_known = held || !pool.destroyed;  // else it went with all of its device's memory
+    if (is_known)
+        if (const CUresult result = real::cuMemPoolDestroy(pool.handle); result != CUDA_SUCCESS) return result;
+    pool.gone = true;
+    std::lock_guard lock(pools().mutex);
+    std::erase(pools().all, &pool);
+    std::erase(pools().shared, pool.handle);
+    return CUDA_SUCCESS;
+}
+
 // Makes `accounted` what the driver says. `reserved` was charged in advance and becomes part of it. Holds pool.mutex.
 void settle(Pool& pool, uint64_t reserved) {
-    uint64_t now = pool.live;  // what is left of a destroyed pool is what is still allocated
-    if (!pool.destroyed) {
-        RelaxedCapture relaxed;
-        cuuint64_t bytes = 0;
-        auto get = own().cuMemPoolGetAttribute;
-        bool known = get && get(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS;
-        now = known ? bytes : std::max(pool.accounted, pool.live);
-        // What the pool gave back meanwhile it takes again for those that were to have it.
-        if (pool.pending > 0) now = std::max(now, std::min(pool.accounted, pool.live + pool.pending));
-    }
+    if (pool.destroyed) end_if_empty(pool);
+    uint64_t now = pool.gone ? 0 : held_by(pool).value_or(std::max(pool.accounted, pool.live));
+    // What the pool gave back meanwhile it takes again for those that were to have it.
+    if (pool.pending > 0) now = std::max(now, std::min(pool.accounted, pool.live + pool.pending));
     const uint64_t charged = pool.accounted + reserved;
     if (now > charged) {
         account(pool.device, now - charged);
@@ -323,14 +365,18 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
     return result;
 }
 
+// As the driver's: returns at once, and what the pool holds goes when its frees are complete.
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-    Pool* pool = known_pool(handle);
-    if (!pool) return real::cuMemPoolDestroy(handle);
+    Reentry reentry;
+    Pool* pool = reentry.nested() ? nullptr : known_pool(handle);
+    if (!pool || is_default(*pool)) return real::cuMemPoolDestroy(handle);  // which refuses a default one
     if (swap_active()) swap_pool_trim(handle, 0);
     std::lock_guard lock(pool->mutex);
-    CUresult result = real::cuMemPoolDestroy(handle);
+    if (pool->destroyed) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = end_if_empty(*pool);
     if (result != CUDA_SUCCESS) return result;
     pool->destroyed = true;
+    if (!pool->gone) leave_device(*pool);
     settle(*pool, 0);
     return result;
 }
