@@ -97,15 +97,42 @@ Physical* physical_of(Handle handle) {
     return found == memory().handles.end() ? nullptr : found->second.physical;
 }
 
-// The handle of another process's memory, which the process that maps it pays for, too: its maker may end. False:
-// over the limit. On another device than the calling thread's the maker alone pays.
-bool adopt(Handle handle, uint64_t bytes) {
-    CUmemAllocationProp properties{};
+// Another process's memory that is on the calling thread's device. On another one its maker alone pays.
+bool is_here(Handle handle, CUmemAllocationProp& properties) {
     const auto get = own().cuMemGetAllocationPropertiesFromHandle;
     const CUdevice device = current_device();
-    const bool here = device >= 0 && get && get(&properties, handle) == CUDA_SUCCESS &&
-                      properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.location.id == device;
-    if (!here || bytes >= kAbsurd) return true;
+    return device >= 0 && get && get(&properties, handle) == CUDA_SUCCESS &&
+           properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.location.id == device;
+}
+
+// How much an imported handle holds on to. The driver tells nobody, but no more of it can be mapped. 0: not known.
+uint64_t most_that_can_be_mapped(Handle handle, const CUmemAllocationProp& properties) {
+    const auto& d = own();
+    size_t unit = 0, total = 0;
+    CUdeviceptr at = 0;
+    if (!d.cuMemAddressReserve || !d.cuMemAddressFree || !d.cuMemGetAllocationGranularity ||
+        d.cuMemGetAllocationGranularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+        unit == 0 || real::cuDeviceTotalMem_v2(&total, properties.location.id) != CUDA_SUCCESS ||
+        d.cuMemAddressReserve(&at, round_up(total, unit), 0, 0, 0) != CUDA_SUCCESS)
+        return 0;
+    uint64_t fits = 0;
+    for (uint64_t most = round_up(total, unit) / unit; fits < most;) {
+        const uint64_t middle = (fits + most + 1) / 2;
+        if (real::cuMemMap(at, middle * unit, 0, handle, 0) == CUDA_SUCCESS) {
+            fits = middle;
+            if (real::cuMemUnmap(at, middle * unit) != CUDA_SUCCESS) return fits * unit;  // the addresses are lost
+        } else {
+            most = middle - 1;
+        }
+    }
+    d.cuMemAddressFree(at, round_up(total, unit));
+    return fits * unit;
+}
+
+// The handle of another process's memory, for which the process that holds on to it pays, too: its maker may end.
+// False: over the limit.
+bool adopt(Handle handle, CUdevice device, uint64_t bytes) {
+    if (bytes == 0 || bytes >= kAbsurd) return true;
     if (!charge(device, bytes)) return false;
     std::lock_guard lock(memory().mutex);
     if (physical_of(handle))
@@ -226,8 +253,9 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
         return physical != nullptr;
     };
     Reentry reentry;
-    if (!find() && !reentry.nested()) {
-        if (!adopt(handle, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUmemAllocationProp properties{};
+    if (!find() && !reentry.nested() && is_here(handle, properties)) {  // imported, and its size was not to be had
+        if (!adopt(handle, properties.location.id, size)) return CUDA_ERROR_OUT_OF_MEMORY;
         find();
     }
     CUresult result = real::cuMemMap(address, size, offset, handle, flags);
@@ -264,17 +292,26 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
     return result;
 }
 
-// The process that maps another one's memory pays for it. What this process exported to itself comes back as one more
-// reference to the same memory.
+// What this process exported to itself may come back as one more reference to the same memory.
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                         CUmemAllocationHandleType type) {
+    Reentry reentry;
     CUresult result = real::cuMemImportFromShareableHandle(handle, os_handle, type);
-    if (result != CUDA_SUCCESS || !handle) return result;
+    if (result != CUDA_SUCCESS || reentry.nested() || !handle) return result;
     tied.store(1, std::memory_order_relaxed);
-    std::lock_guard lock(memory().mutex);
-    if (auto found = memory().handles.find(*handle); found != memory().handles.end())
-        add_handle(*handle, found->second.physical);
-    return result;
+    {
+        std::lock_guard lock(memory().mutex);
+        if (Physical* physical = physical_of(*handle)) {
+            add_handle(*handle, physical);
+            return result;
+        }
+    }
+    CUmemAllocationProp properties{};
+    if (!is_here(*handle, properties) ||
+        adopt(*handle, properties.location.id, most_that_can_be_mapped(*handle, properties)))
+        return result;
+    real::cuMemRelease(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
