@@ -208,7 +208,10 @@ struct alignas(64) GroupLimits {         // written by the daemon, read-only for
     std::atomic<uint64_t> context_estimate;  // what one more context will take
     std::atomic<uint32_t> slot_count;        // slots below this index may be in use
     std::atomic<uint32_t> limited;           // 1: the group has a limit, be it of time; its members make no other one
-    uint32_t reserved[8];
+    // When memory that members have charged, such as the room for a context, was last added to `untracked` as well:
+    // it counts twice until they have taken it out of their slots. 0: the daemon does not say.
+    std::atomic<uint64_t> added_ns;
+    uint32_t reserved[6];
 };
 
 // The only truth is slots[i].used: each is written by one process (one aligned store) and cleared by the daemon when

@@ -229,7 +229,7 @@ void Server::book(Device& device, Attachment& a, const Holding& holding) {
     const uint64_t contexts = std::min(a.contexts * context, holding.bytes);
     // Of the others, such as modules, the more of two looks counts.
     const uint64_t last = std::min(std::exchange(a.rest, rest), a.slot.untracked());
-    a.slot.set_untracked(std::max({rest, contexts, last}));
+    a.slot.set_untracked(std::max({rest, contexts, last}), uint64_t(clock()));
     // A context and nothing else: of managed memory the driver counts less than was charged, so the
     // difference would be less than a context, for everybody.
     const bool bare = a.contexts == 1 && slot.memory == 0 && rest > 0;
@@ -262,7 +262,7 @@ void Server::set_memory_of_processes(const Uuid& uuid, const std::vector<Holding
                 if (seen && (seen->memory != used || seen->contexts != each->contexts)) continue;
                 // Never less than it had: some of it may be on the host, or the driver not tell of it.
                 each->slot.set_untracked(
-                    std::max(each->slot.untracked(), holding.bytes - std::min(holding.bytes, used)));
+                    std::max(each->slot.untracked(), holding.bytes - std::min(holding.bytes, used)), uint64_t(now));
             }
         }
         if (theirs != attachments.end()) check_claims(device, theirs->second, holding.bytes, now);

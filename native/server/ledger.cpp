@@ -30,7 +30,7 @@ void Ledger::set_limits(const GroupSettings& settings) {
 void Ledger::hold_slot(uint32_t slot, uint64_t untracked) {
     if (slot >= wire::kLedgerSlots || taken_[slot]) throw std::invalid_argument("a slot that cannot be taken");
     taken_[slot] = true;
-    set_untracked(slot, untracked);
+    set_untracked(slot, untracked, 0);
     if (slot >= limits_->slot_count.load()) limits_->slot_count = slot + 1;
 }
 
@@ -66,14 +66,15 @@ void Ledger::give_slot(uint32_t slot) {
     ledger_->lock.compare_exchange_strong(owner, 0);
     owner = slot + 1;
     if (ledger_->turn.compare_exchange_strong(owner, 0)) futex_wake_all(ledger_->turn);
-    set_untracked(slot, 0);
+    set_untracked(slot, 0, 0);
     taken_[slot] = false;
     uint32_t count = limits_->slot_count.load();
     while (count > 0 && !taken_[count - 1]) --count;
     limits_->slot_count = count;
 }
 
-void Ledger::set_untracked(uint32_t slot, uint64_t bytes) {
+void Ledger::set_untracked(uint32_t slot, uint64_t bytes, uint64_t now_ns) {
+    if (bytes > untracked_[slot]) limits_->added_ns = now_ns;  // before it is there, so that nobody sees that alone
     limits_->untracked.fetch_add(bytes - untracked_[slot]);
     untracked_[slot] = bytes;
 }

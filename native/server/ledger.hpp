@@ -54,7 +54,7 @@ class Ledger {
     void set_used(uint32_t slot, uint64_t bytes) { ledger_->slots[slot].used = bytes; }
     std::optional<uint32_t> take_slot();  // nullopt: all wire::kLedgerSlots are taken
     void give_slot(uint32_t slot);
-    void set_untracked(uint32_t slot, uint64_t bytes);
+    void set_untracked(uint32_t slot, uint64_t bytes, uint64_t now_ns);
     uint64_t used(uint32_t slot) const;
 
     Shared<wire::GroupLimits> limits_;
@@ -91,7 +91,7 @@ class Slot {
     uint64_t used() const { return ledger_->used(index_); }  // as the client wrote it
     // Bytes the driver holds for the owner that no allocation call accounts for.
     uint64_t untracked() const { return ledger_->untracked_[index_]; }
-    void set_untracked(uint64_t bytes) { ledger_->set_untracked(index_, bytes); }
+    void set_untracked(uint64_t bytes, uint64_t now_ns) { ledger_->set_untracked(index_, bytes, now_ns); }
     // In the place of an owner that cannot write it yet.
     void set_used(uint64_t bytes) { ledger_->set_used(index_, bytes); }
     // What is there stays: the daemon ends, and its clients live on.

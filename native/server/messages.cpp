@@ -229,7 +229,7 @@ void Server::context_changed(Device& device, Attachment& a, const Message& messa
         untracked += (a.contexts - before) * estimate;
     else
         untracked -= std::min(untracked, (before - a.contexts) * estimate);
-    a.slot.set_untracked(a.contexts ? untracked : 0);
+    a.slot.set_untracked(a.contexts ? untracked : 0, uint64_t(clock()));
     // The very first context here: its size is known only once the driver was asked, and the client waits for that.
     if (estimate > 0 || a.contexts < before || !device.measured) publish_contexts(a);
     emit("context", *a.client, std::to_string(a.contexts), &device);

@@ -11,7 +11,6 @@
 #include <new>
 #include <vector>
 
-#include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/intercept.h"
 #include "hook/lookup/own_calls.h"
@@ -68,22 +67,10 @@ bool primary_is_active(CUdevice device) {
     return get_state && get_state(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-// How much to reserve for a context. Of others that were made just now the group's memory counts twice for a moment,
-// by the daemon and as room: one that finds too little left looks again for as long as that may last.
-uint64_t awaited_room(CUdevice device) {
-    constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 5'000'000;
-    for (const uint64_t begin = now_ns();; sleep_ns(kLookAgain)) {
-        const uint64_t bytes = context_estimate(device);
-        const MemoryView view = memory_view(device);
-        const bool fits = view.used <= view.limit && bytes <= view.limit - view.used;
-        if (fits || now_ns() - begin > kLongEnough) return bytes;
-    }
-}
-
 // Room for one context while it is being made, and until the daemon accounts for it.
 class ContextRoom {
   public:
-    explicit ContextRoom(CUdevice device) : turn_(device), device_(device), bytes_(awaited_room(device)) {
+    explicit ContextRoom(CUdevice device) : turn_(device), device_(device), bytes_(context_estimate(device)) {
         announce_room(device_, bytes_);
         reserved_ = reserve(device_, bytes_);
         if (!reserved_) cancel_room(device_, bytes_);

@@ -27,7 +27,7 @@ constexpr uint32_t kNoSlot = UINT32_MAX;
 
 // Of all slots in use but one.
 uint64_t used_by_group(const wire::GroupLimits& limits, const wire::GroupLedger& ledger, uint32_t but = kNoSlot) {
-    uint64_t total = limits.untracked.load(std::memory_order_relaxed);
+    uint64_t total = limits.untracked.load(std::memory_order_acquire);
     const uint32_t slots = limits.slot_count.load(std::memory_order_acquire);
     for (uint32_t i = 0; i < slots && i < wire::kLedgerSlots; ++i)
         if (i != but) total += ledger.slots[i].used.load(std::memory_order_relaxed);
@@ -117,9 +117,27 @@ bool joins_anew(Device& device) {
     return device.is_daemons(*device.page.load(std::memory_order_acquire)) || join_successor(device);
 }
 
+// Of a context that was just made, the room that its program keeps and what the daemon accounts for count both, until
+// the program has given the room back. So what finds too little left meanwhile is not refused, but looks again.
+class SecondLook {
+  public:
+    // Whether it may find more than the last one, at which the daemon had added something at `added`; waits before.
+    bool may_help(uint64_t added) {
+        constexpr uint64_t kLookAgain = 5'000'000, kLongEnough = 200'000'000, kAltogether = 2'000'000'000;
+        const uint64_t now = now_ns();
+        if (since_ == 0) since_ = now;
+        if (now - std::min(now, added) > kLongEnough || now - since_ > kAltogether) return false;
+        sleep_ns(kLookAgain);
+        return true;
+    }
+
+  private:
+    uint64_t since_ = 0;
+};
+
 enum class Reservation : uint8_t { kMade, kRefused, kOverLimit };
 struct Found {
-    uint64_t used, limit, contexts;
+    uint64_t used, limit, contexts, added;
 };
 
 Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
@@ -133,6 +151,7 @@ Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
         found.used = used_by_group(device);
         found.limit = device.limits->memory_limit.load(std::memory_order_relaxed);
         found.contexts = device.limits->untracked.load(std::memory_order_relaxed);
+        found.added = device.limits->added_ns.load(std::memory_order_relaxed);
         return bytes <= found.limit && found.used <= found.limit - bytes;
     };
     const auto hold = [&](uint64_t used) {
@@ -153,12 +172,13 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     if (governance(device) == Governance::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
     Found found{};
+    SecondLook again;
     for (;;) {
         switch (try_reserve(*device, bytes, found)) {
             case Reservation::kMade:
                 return true;
             case Reservation::kOverLimit:
-                if (joins_anew(*device)) continue;
+                if (joins_anew(*device) || again.may_help(found.added)) break;
                 explain(*device, bytes, found.used, found.limit, found.contexts);
                 return false;
             case Reservation::kRefused:
