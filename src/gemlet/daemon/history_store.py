@@ -11,7 +11,6 @@ import os
 import sqlite3
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gemlet.daemon.history_moment import FORMAT, Moment, MomentSums, unpack
@@ -30,6 +29,7 @@ PAGE_BYTES = 4096
 MAX_BYTES = 48_000_000  # of the file; its log takes at most 2 MB more
 FULL = 0.95  # of it; then the oldest moments go
 GONE_AT_ONCE = 0.1  # of each tier
+FASTEST = 10  # moments that grow too old and go, for each that comes: a clock that is wrong for a while costs no more
 LOG_PAGES = 256  # after which the log goes into the file
 
 Key = tuple[str, str]  # UUID of a device, group; the device itself has the group ""
@@ -159,14 +159,14 @@ class Store:
         return number
 
     def _roll(self, now: int) -> None:
-        for finer, tier in pairwise(TIERS):
+        for tier in TIERS[1:]:
             end = now // tier.step * tier.step
             since = self._rolled[tier]
             if end < since:  # the clock was set back
                 since = end - tier.step
             if end == since:
                 return
-            means = self._means(tier, max(since, end - finer.keep), end)
+            means = self._means(tier, since, end)
             self._connection.executemany(
                 f"INSERT OR REPLACE INTO {tier.table} VALUES (?, ?)",
                 [(time, moment.pack()) for time, moment in means.items()],
@@ -175,9 +175,15 @@ class Store:
         self._forget(now, {number for moment in means.values() for number in (*moment.groups, *moment.devices)})
 
     def _forget(self, now: int, seen: Iterable[int]) -> None:
-        self._connection.executemany("UPDATE series SET seen = ? WHERE id = ?", [(now, number) for number in seen])
+        self._connection.executemany(
+            "UPDATE series SET seen = max(seen, ?) WHERE id = ?", [(now, number) for number in seen]
+        )
         for tier in TIERS:
-            self._connection.execute(f"DELETE FROM {tier.table} WHERE time <= ?", (now - tier.keep - SPARE,))
+            self._connection.execute(
+                f"DELETE FROM {tier.table} WHERE time IN"
+                f" (SELECT time FROM {tier.table} WHERE time <= ? ORDER BY time LIMIT ?)",
+                (now - tier.keep - SPARE, FASTEST * TIERS[-1].step // tier.step),
+            )
         most = self._connection.execute("PRAGMA max_page_count").fetchone()[0] * PAGE_BYTES
         if self.size() > FULL * most:
             for tier in TIERS:
@@ -186,8 +192,14 @@ class Store:
                     f"DELETE FROM {tier.table} WHERE time IN (SELECT time FROM {tier.table} ORDER BY time LIMIT ?)",
                     (int(count * GONE_AT_ONCE) + 1,),
                 )
+        oldest = [
+            time
+            for tier in TIERS
+            for (time,) in self._connection.execute(f"SELECT min(time) FROM {tier.table}")
+            if time is not None
+        ]
         gone = self._connection.execute(
-            "DELETE FROM series WHERE seen <= ? RETURNING id", (now - TIERS[-1].keep,)
+            "DELETE FROM series WHERE seen <= ? RETURNING id", (min([now - TIERS[-1].keep, *oldest]) - 1,)
         ).fetchall()
         if gone:
             numbers = {number for (number,) in gone}

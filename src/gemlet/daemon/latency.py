@@ -68,6 +68,9 @@ class Recent:
 
     def add(self, now_ns: int, counts: Iterable[tuple[int, int]]) -> None:
         """Keeps them, once a second."""
+        if self._kept and now_ns < self._kept[-1][0]:  # the clock is another one: what was before it stays so
+            back = self._kept[-1][0] - now_ns
+            self._kept = deque((at - back, kept) for at, kept in self._kept)
         if self._kept and now_ns - self._kept[-1][0] < LEAST_NS:
             return
         self._kept.append((now_ns, dict(counts)))

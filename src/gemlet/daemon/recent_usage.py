@@ -101,6 +101,9 @@ class RecentUsage:
         for key in self._most.keys() - seen:  # one of the same name is another group
             del self._most[key]
             self._latencies.pop(key, None)
+        if self._times and snapshot.now_ns < self._times[-1]:  # the clock is another one: what was before it stays so
+            back = self._times[-1] - snapshot.now_ns + int(SAMPLE_SECONDS * 1e9)
+            self._times = deque((at - back for at in self._times), self._times.maxlen)
         self._times.append(snapshot.now_ns)
         self._next += 1
         self._forget()
@@ -109,7 +112,8 @@ class RecentUsage:
         return self._series.setdefault(key, Series(self._next))
 
     def _forget(self) -> None:
-        while self._times[-1] - self._times[0] > KEPT_SECONDS * 1e9:
+        # One sample stays from before, so that there is a share after a time in which nobody looked.
+        while len(self._times) > 2 and self._times[-1] - self._times[1] > KEPT_SECONDS * 1e9:
             self._times.popleft()
         for series in self._series.values():
             series.forget(self._oldest)

@@ -99,6 +99,25 @@ def test_a_clock_that_is_set_back(store):
     assert START + 20 in times(store, 1)
 
 
+@pytest.mark.parametrize("jump", [400 * DAY, -400 * DAY])
+def test_a_clock_that_jumps_and_is_set_right_again_costs_little(store, jump):
+    store.add(
+        {at: moment for hour in range(48) for at, moment in seconds(START + hour * HOUR, START + hour * HOUR).items()}
+    )
+    last = START + 48 * HOUR
+    store.add(seconds(last - 200, last))
+    before = times(store, 2)
+    for at in range(last, last + 600, 5):  # ten minutes of it
+        store.add(seconds(at + jump + 1, at + jump + 5, name="other"))
+    store.add(seconds(last + 601, last + 1200, name="other"))
+    kept = [at for at in times(store, 2) if at in before]
+    assert len(kept) >= len(before) - 30
+    assert {(GPU, "g"), (GPU, "other")} <= set(store.series().values())
+    found = {at: moment for at, moment in store.moments(TIERS[2], 0, 2**40) if at in kept}
+    [g] = (number for number, key in store.series().items() if key == (GPU, "g"))
+    assert all(g in moment.groups for moment in found.values())
+
+
 def test_the_file_stays_within_its_bound(tmp_path):
     path = tmp_path / "history.db"
     bound = 400_000

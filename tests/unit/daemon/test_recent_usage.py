@@ -37,6 +37,21 @@ def test_the_window_forgets():
     assert recent.share(KEY, 60.0) == pytest.approx(10 / 11)
 
 
+def test_what_was_used_while_nobody_looked_is_known():
+    recent = filled((0, 0), (1, 0.5), (1001, 500.5))
+    assert recent.shares(KEY) == {window: pytest.approx(0.5) for window in ("1s", "10s", "60s")}
+
+
+@pytest.mark.parametrize("jump", [-1000.0, -1.0])
+def test_a_clock_that_goes_back_forgets_nothing(jump):
+    recent = filled(*[(1000 + tick / 10, tick / 10 * 0.3) for tick in range(101)])
+    for tick in range(1, 11):
+        recent.add(at(1010 + jump + tick / 10, 3 + tick / 10 * 0.3))
+    assert recent.share(KEY, 1.0) == pytest.approx(0.3)
+    assert recent.share(KEY, 10.0) == pytest.approx(0.3, abs=0.01)
+    assert len(list(recent.since(10.0))) > 90
+
+
 def test_unknown_until_there_are_two_samples():
     assert RecentUsage().share(KEY, 1.0) is None
     assert filled((0, 0)).share(KEY, 1.0) is None
@@ -70,7 +85,7 @@ def test_bounded():
     assert len(list(recent.since(1e9))) == 1200
     assert len(list(recent.since(1.0))) == 11
     slow = filled(*[(tick, 0) for tick in range(5000)])
-    assert len(list(slow.since(1e9))) == 121
+    assert len(list(slow.since(1e9))) == 122  # two minutes, and the one before
 
 
 def test_samples_of_many_groups_take_a_few_bytes_each():
