@@ -89,7 +89,8 @@ class Programs:
         new = wanted - self._found.keys()
         for key in new:
             self._found[key] = None
-            self._aside.do(lambda key=key: self._store(key))  # type: ignore[misc]
+        if new:
+            self._aside.do(self._look_at_new)
         return bool(new)
 
     async def settle(self, keys: Iterable[Key], *, patience: float = PATIENCE) -> None:
@@ -98,7 +99,8 @@ class Programs:
             return
         await self._aside.settle(patience)
 
-    def _store(self, key: Key) -> None:
-        found = self._look(key[0])
-        if key in self._found:
-            self._found[key] = found
+    def _look_at_new(self) -> None:
+        for key in [key for key, found in list(self._found.items()) if found is None]:
+            found = self._look(key[0])
+            if key in self._found:
+                self._found[key] = found
