@@ -147,9 +147,6 @@ class Fair final : public Policy {
     std::vector<Account*> wanting_, wanting_rest_;
     std::vector<size_t> clocks_;  // slots of latency groups that keep a period
     Nanoseconds cycle_;
-    // The first of two is to have half a turn. Then it is behind before a turn by as much as it is ahead after one;
-    // else it would be ahead half of the time and never behind.
-    bool half_turn_ = false;
     Nanoseconds switch_cost_;
     // Turns of others that may be cut short for groups that come back from a pause.
     double interruptions_ = kInterruptionsMost;
@@ -364,24 +361,17 @@ bool Fair::held_back(const Group& group, Nanoseconds now) const {
 }
 
 // What one got more than another while they co-ran is not a debt, except for the last moment: so long it may have
-// taken until some client was seen to be in danger, and until all that must stop had drained. Half of that is made up
-// for: made up for whole, it would be as much too much in the second that begins with it.
+// taken until some client was seen to be in danger, and until all that must stop had drained.
 void Fair::turns_begin(const Groups& all, Nanoseconds now) {
-    size_t parties = 0, in_turns = 0;
     double least[2] = {INFINITY, INFINITY};
-    for (const Group* g : all) {
-        const Account& a = at(*g);
-        if (!a.active) continue;
-        ++parties, in_turns += a.contended;
-        least[best_effort(*g)] = std::min(least[best_effort(*g)], a.vtime);
-    }
-    half_turn_ = parties == 2 && in_turns == 0;
+    for (const Group* g : all)
+        if (at(*g).active) least[best_effort(*g)] = std::min(least[best_effort(*g)], at(*g).vtime);
     for (const Group* g : all) {
         Account& a = at(*g);
         if (!a.active) continue;
         const double lowest = least[best_effort(*g)];
         a.vtime = a.turn_end = a.first_until =
-            lowest + std::min(a.vtime - lowest, static_cast<double>(p_.cycle_max)) / 2.0;
+            std::clamp(a.vtime, lowest, lowest + static_cast<double>(p_.cycle_max) / 2.0);
         a.contended = false;
     }
 }
@@ -410,7 +400,7 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
 
 void Fair::granted(const Turn& turn, Nanoseconds now) {
     Account& a = at(*turn.group);
-    a.turn_end = std::exchange(half_turn_, false) ? a.vtime + static_cast<double>(cycle_) / 2.0 : next_turn_end(a);
+    a.turn_end = next_turn_end(a);
     a.contended = true;
 }
 

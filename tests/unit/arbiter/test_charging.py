@@ -70,12 +70,3 @@ def test_shares_hold_also_in_the_seconds_in_which_turns_begin(minima):
     for begin in range(0, SECOND // 2, 50 * MS):
         for number, least in enumerate(minima):
             assert shared.outcome.work(number, begin, begin + SECOND) / SECOND == pytest.approx(least, abs=0.02)
-
-
-@pytest.mark.parametrize("minima", [(0.5, 0.5), (0.75, 0.25)])
-def test_shares_of_two_hold_in_any_second(minima):
-    """One that is first for a whole turn would be ahead half of the time, and never behind."""
-    shared = Shared(*(({"min": least}, ProgramSpec(kernel=1000 * US)) for least in minima), seconds=2)
-    for begin in range(0, SECOND, 10 * MS):
-        for number, least in enumerate(minima):
-            assert shared.outcome.work(number, begin, begin + SECOND) / SECOND == pytest.approx(least, abs=0.015)
