@@ -44,9 +44,11 @@ inline constexpr uint32_t kLedgerSlots = 1024;  // clients of one group on one d
 // --- control channel ---------------------------------------------------------------------------------------------
 
 enum class MessageType : uint16_t {
-    kHello = 1,     // client: version, the group it asks to join
-    kWelcome = 2,   // daemon: client id, or why not
-    kAttach = 3,    // client: asks to use the device with this UUID, where it has `slot` contexts already
+    kHello = 1,    // client: version, the group it asks to join
+    kWelcome = 2,  // daemon: client id, or why not
+    // client: asks to use the device with this UUID, where it has `slot` contexts and `tail_ns` bytes already, and
+    // slot `client` - 1 of the ledger `epoch`
+    kAttach = 3,
     kAttached = 4,  // daemon: slot and four descriptors (page, limits, ledger, device), or why not
     kRequest = 5,   // client: requests the token
     kTook = 6,      // client: took the parked token by itself (TokenState::kParked -> kRun)
@@ -56,7 +58,10 @@ enum class MessageType : uint16_t {
     kContext = 9,   // client: the number of its contexts on the device changed to `value`
     kRefused = 10,  // client: an allocation of `value` bytes was refused by the limit (for the daemon's log)
     kLeaves = 11,   // client: closes the connection, for it cannot be governed; `text` says why
-    kAdmit = 16,    // client: asks to have `value` bytes of movable memory in all; answered in its ResidencyPage
+    // client, if asked: `slot` of its ledger before, `epoch`, has `value` bytes; kLedgerSlots: that is all, and
+    // `value` is untracked beside it
+    kBefore = 12,
+    kAdmit = 16,  // client: asks to have `value` bytes of movable memory in all; answered in its ResidencyPage
     kRoom = 17,   // client: has charged memory that cannot move and waits until there is room for it; answered there
     kMoved = 18,  // client: its ResidencyPage has news
 };
@@ -109,7 +114,8 @@ inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its conte
 inline constexpr uint32_t kStillRequests = 1;     // flags of kStopped: a kRequest with the same message
 inline constexpr uint32_t kUnused = 2;            // flags of kStopped: nothing was submitted in this turn
 inline constexpr uint32_t kMovable = 1;           // flags of kAttached: one more descriptor (ResidencyPage)
-inline constexpr uint32_t kAdopt = 1;             // flags of kAdmit: it has them already, from before this daemon
+inline constexpr uint32_t kTellBefore = 2;  // flags of kAttached: close the ledger before, and tell it (kBefore)
+inline constexpr uint32_t kAdopt = 1;       // flags of kAdmit: it has them already, from before this daemon
 
 // --- data channel: the token ---------------------------------------------------------------------------------------
 
@@ -211,17 +217,25 @@ struct alignas(64) GroupLimits {         // written by the daemon, read-only for
     // When memory that members have charged, such as the room for a context, was last added to `untracked` as well:
     // it counts twice until they have taken it out of their slots. 0: the daemon does not say.
     std::atomic<uint64_t> added_ns;
-    uint32_t reserved[6];
+    std::atomic<uint32_t> held;  // 1: nobody takes more by this page; see GroupLedger.closed
+    uint32_t reserved[5];
 };
 
 // The only truth is slots[i].used: each is written by one process (one aligned store) and cleared by the daemon when
 // that process is gone, so the sum is exact after a death at any instruction. `lock` = slot + 1 of the owner keeps
 // two members from passing the limit together (native/hook/memory/ledger_lock.h says how one may lose it); the daemon
 // frees it when its owner dies, and `turn` likewise.
+//
+// Members take more only in the ledger of the daemon that governs now. That of a daemon that was killed is `closed`
+// by the first member that comes to the next one, and which tells what is in it; until then the next one holds its
+// own (GroupLimits.held). A daemon that takes over has the same ledger, and the one before holds its page as it
+// leaves.
 struct alignas(64) GroupLedger {
     std::atomic<uint32_t> lock;
-    std::atomic<uint32_t> turn;  // slot + 1 of the member that makes a context of unknown size; futex word
-    uint32_t reserved[14];
+    std::atomic<uint32_t> turn;    // slot + 1 of the member that makes a context of unknown size; futex word
+    std::atomic<uint32_t> number;  // of this ledger; 0: an older daemon's
+    std::atomic<uint32_t> closed;  // 1: nobody takes more here
+    uint32_t reserved[12];
     struct Slot {
         std::atomic<uint64_t> used;  // bytes this client has reserved
     } slots[kLedgerSlots];

@@ -52,6 +52,7 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     take(given, "epoch_min", options.residency.epoch_min);
     take(given, "max_wait", options.residency.max_wait);
     take(given, "claim_grace", options.claim_grace);
+    take(given, "lost_rounds", options.lost_rounds);
     if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
         throw std::invalid_argument("epoch_overhead must be in (0, 1)");
     if (options.residency.epoch_min <= 0 || options.residency.max_wait <= 0)
@@ -293,6 +294,7 @@ nb::list ledger_dicts(const std::vector<LedgerImage>& images) {
         d["context_estimate"] = l.context_estimate;
         d["group"] = text(l.group);
         d["fd"] = l.fd;
+        d["number"] = l.number;
         nb::list slots;
         for (const HeldSlot& s : l.slots) {
             nb::dict slot;
@@ -365,6 +367,8 @@ void inherit_ledger(Server& self, const nb::dict& d) {
     LedgerImage image{
         uuid_from(field<nb::bytes>(d, "device")), field<int>(d, "index"), field<uint64_t>(d, "context_estimate"),
         field<std::string>(d, "group"),           field<int>(d, "fd"),    {}};
+    if (d.contains("number")) image.number = field<uint32_t>(d, "number");
+    if (d.contains("ended")) image.ended = field<std::vector<uint32_t>>(d, "ended");
     for (nb::handle each : field<nb::list>(d, "slots")) {
         const auto s = nb::cast<nb::dict>(each);
         image.slots.push_back(
@@ -378,7 +382,8 @@ void inherit_ledger(Server& self, const nb::dict& d) {
              field<uint32_t>(s, "contexts"),
              field<uint64_t>(s, "used"),
              field<uint64_t>(s, "untracked"),
-             {field<uint64_t>(s, "fixed"), field<uint64_t>(s, "movable"), field<uint64_t>(s, "mapped")}});
+             {field<uint64_t>(s, "fixed"), field<uint64_t>(s, "movable"), field<uint64_t>(s, "mapped")},
+             s.contains("before") ? field<uint32_t>(s, "before") : gemlet::wire::kLedgerSlots});
     }
     nb::gil_scoped_release release;
     self.inherit_ledger(image);
@@ -451,6 +456,8 @@ void bind_server(nb::module_& m) {
         .def("inherit_ledger", inherit_ledger, "image"_a)
         .def("inherit_caller", inherit_caller, "caller"_a)
         .def("members", members)
+        .def("knows_members", &Server::knows_members, nb::call_guard<nb::gil_scoped_release>())
+        .def("govern", &Server::govern, nb::call_guard<nb::gil_scoped_release>())
         .def("snapshot", snapshot, "listed"_a = true)
         .def("groups_by_pid", groups_by_pid)
         .def("eventfd", &Server::event_fd)

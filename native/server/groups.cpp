@@ -138,6 +138,18 @@ void Server::expel(const Group& group, Nanoseconds now) {
         if (known == device->ledgers.end()) continue;
         auto made = new_ledger(group);
         made->learn_context(known->second->context_estimate());
+        made->hold(known->second->is_held());
+        // What its members tell of it is known.
+        if (LostLedger* lost = lost_ledger(*device, name))
+            for (auto* ledgers : {&lost->asked, &lost->told}) ledgers->insert(known->second->number());
+        else if (awaits_lost())
+            lost_.push_back({device,
+                             name,
+                             known->second->number(),
+                             {},
+                             {},
+                             {known->second->number()},
+                             {known->second->number()}});
         known->second->close();
         for (auto& [id, absent] : absent_) {
             if (&absent.slot.ledger() != known->second.get()) continue;

@@ -1,10 +1,25 @@
 #include "server/ledger.hpp"
 
+#include <sys/random.h>
+#include <cerrno>
 #include <stdexcept>
+#include <system_error>
 
 #include "futex.h"
 
 namespace gemlet::server {
+
+namespace {
+
+uint32_t new_number() {
+    uint32_t number = 0;
+    while (number == 0)
+        if (getrandom(&number, sizeof number, 0) != sizeof number && errno != EINTR)
+            throw std::system_error(errno, std::generic_category(), "getrandom");
+    return number;
+}
+
+}  // namespace
 
 Ledger::Ledger()
     : limits_("gemlet-limits", Access::kReadOnly),
@@ -12,6 +27,7 @@ Ledger::Ledger()
       taken_(wire::kLedgerSlots),
       untracked_(wire::kLedgerSlots) {
     limits_->memory_limit = wire::kNoLimit;
+    ledger_->number = new_number();
 }
 
 Ledger::Ledger(Descriptor ledger)
@@ -20,6 +36,7 @@ Ledger::Ledger(Descriptor ledger)
       taken_(wire::kLedgerSlots),
       untracked_(wire::kLedgerSlots) {
     limits_->memory_limit = wire::kNoLimit;
+    if (number() == 0) ledger_->number = new_number();
 }
 
 void Ledger::set_limits(const GroupSettings& settings) {

@@ -41,7 +41,14 @@ class Ledger {
     void close() { limits_->untracked = limit(); }
 
     // To a successor: members that are not there yet look at every slot, for it may have given any.
-    void pass_on() { limits_->slot_count = wire::kLedgerSlots; }
+    void pass_on() {
+        limits_->slot_count = wire::kLedgerSlots;
+        hold(true);
+    }
+    // Nobody takes more by these limits.
+    void hold(bool held) { limits_->held = held; }
+    bool is_held() const { return limits_->held.load() != 0; }
+    uint32_t number() const { return ledger_->number.load(); }
 
     const FairLimit& slot_limit() const { return slot_limit_; }
 

@@ -169,6 +169,9 @@ bool Server::handle(Client& client, const Message& message) {
         case MessageType::kRefused:
             emit("refused", client, std::to_string(message.value), device.get());
             break;
+        case MessageType::kBefore:
+            tells(*device, client, message);
+            break;
         case MessageType::kAdmit:
             admit(*device, *attachment, message, now);
             break;
@@ -347,9 +350,16 @@ bool Server::attach(Client& client, const Message& message) {
     if (device.capacity || group.settings.resident) a.movable = std::make_unique<Movable>();
 
     std::optional<Absent> before = claim(device, client);
-    auto slot = before ? std::optional(std::move(before->slot)) : Slot::take(known_ledger->second, client.who, alone);
+    if (is_to_tell(place, client.group, message.header.epoch)) reply.flags |= wire::kTellBefore;
+    std::optional<Slot> slot = claim_told(device, client.group, message);
+    if (before) {
+        comes(*before, message);
+        slot = std::move(before->slot);
+    }
+    if (!slot) slot = Slot::take(known_ledger->second, client.who, alone);
     if (!slot) return full(ledger.slot_limit(), "places for processes of the group on this device");
     a.slot = std::move(*slot);
+    a.slot.set_used(std::max(a.slot.used(), message.tail_ns));
     a.use = std::move(use);
     a.mps = message.flags & wire::kUnderMps;
     tell_context_size(device, a);
@@ -359,6 +369,7 @@ bool Server::attach(Client& client, const Message& message) {
         contexts.value = message.slot;
         context_changed(device, a, contexts);
     }
+    has_come(device, a, message);
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -194,6 +195,26 @@ struct Absent {
     ClientId residency;  // as the device's residency knows it
     OnDevice has;
     Slot slot;
+    uint32_t slot_before = wire::kLedgerSlots;  // in the ledger of a daemon that was killed; kLedgerSlots: not known
+    uint64_t untracked_before = 0;              // as it was noted then
+    bool is_noted = false;                      // by one that was killed
+};
+
+// The ledger of a group on a device that went with the daemon before, which was killed. Its members have it still,
+// and the one that takes its place is held until one of them has closed it and told what is in it, or until all that
+// are known have come or ended, or have had the time to.
+struct LostLedger {
+    std::weak_ptr<Device> device;
+    std::string group;
+    uint32_t number;
+    std::set<uint32_t> known;  // slots of members that were noted, also of those that have ended
+    // What members told, by ledger and slot, of members that nobody had noted. They may have another ledger than the
+    // one that was noted, if two daemons were killed.
+    std::map<std::pair<uint32_t, uint32_t>, Slot> others = {};
+    std::set<uint32_t> asked = {}, told = {};  // ledgers
+    bool is_noted = false;                     // who its members are
+    // Untracked memory of its members: of all, as one told, and of those that have come, as they came.
+    uint64_t untracked = 0, untracked_came = 0;
 };
 
 // What a daemon hands over to its successor, or to the one that is started after its death. Its descriptors stay its
@@ -209,6 +230,7 @@ struct HeldSlot {
     uint32_t contexts;
     uint64_t used, untracked;
     OnDevice has;
+    uint32_t before = wire::kLedgerSlots;  // as Absent::slot_before
 };
 struct LedgerImage {
     Uuid device;
@@ -217,6 +239,8 @@ struct LedgerImage {
     std::string group;
     int fd;  // negative: the memory of its members went with the daemon before
     std::vector<HeldSlot> slots;
+    uint32_t number = 0;               // of the ledger, in wire::GroupLedger
+    std::vector<uint32_t> ended = {};  // slots of members that have ended since
 };
 struct ListenerImage {
     std::string path;

@@ -135,6 +135,8 @@ void Server::start() {
     stopping_ = false;
     for (const auto& [path, socket] : sockets_before_) unlink(path.c_str());  // nobody listens there any more
     sockets_before_.clear();
+    next_round_ = clock();
+    arm_timer();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are Python's
@@ -179,6 +181,7 @@ void Server::arm_timer() {
     for (auto& device : devices_)
         next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
     if (!absent_.empty()) next = std::min(next, look_at_);
+    if (awaits_lost()) next = std::min(next, next_round_);
     itimerspec when{};
     if (next != kNever) {
         next = std::max<Nanoseconds>(next, 1);
@@ -200,6 +203,7 @@ void Server::tick() {
     if (gangs_.next_event() <= now && !devices_.empty()) apply(*devices_.front(), now);
     agree(now);
     look_at_absent(now);
+    settle_lost(now);
 }
 
 Server::Received Server::receive_safely(Client& client) {

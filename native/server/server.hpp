@@ -35,6 +35,8 @@ struct ServerOptions {
     arbiter::ResidencyParameters residency;
     // How long memory may be missing from the driver's account before it does not count against others' any more.
     Nanoseconds claim_grace = 3'000'000'000;
+    // For how many tenths of a second members of a daemon that was killed are waited for; see LostLedger.
+    int lost_rounds = 20;
 };
 
 struct MovableView {
@@ -150,6 +152,10 @@ class Server {
     void inherit_listener(const std::string& path, int fd);
     void inherit_ledger(const LedgerImage& image);
     void inherit_caller(const Caller& caller);
+    // The one before has left: from now on members take more by the ledgers that this one inherited.
+    void govern();
+    // Whether what members of a daemon that was killed hold is known by now, or counts as the driver says.
+    bool knows_members();
     // For one that is started after this one's death: the ledgers with members, as of now.
     std::vector<LedgerImage> members();
 
@@ -197,6 +203,17 @@ class Server {
     static bool is_of(const Absent& absent, const Client& client);  // they are one process
     static bool is_replaced(const Absent& absent, uint64_t image, bool if_unknown);
     std::optional<Absent> claim(const Device& device, const Client& client);
+
+    // lost_ledgers.cpp
+    LostLedger* lost_ledger(const Device& device, const std::string& group);
+    bool is_to_tell(const std::shared_ptr<Device>& device, const std::string& group, uint32_t number);
+    void tells(const Device& device, const Client& client, const wire::Message& message);
+    static void comes(Absent& absent, const wire::Message& attach);
+    void has_come(const Device& device, const Attachment& a, const wire::Message& attach);
+    void count_untracked(LostLedger& lost);
+    std::optional<Slot> claim_told(const Device& device, const std::string& group, const wire::Message& attach);
+    void settle_lost(Nanoseconds now);
+    bool awaits_lost() const;
 
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
@@ -301,6 +318,10 @@ class Server {
     std::map<uint32_t, Absent> absent_;
     uint32_t next_absent_ = 1;
     Nanoseconds look_at_ = 0;  // at them
+    std::vector<LostLedger> lost_;
+    Nanoseconds next_round_ = 0;
+    int rounds_ = 0;        // so far, in each of which it has served
+    bool follows_ = false;  // it has the ledgers of the daemon before
 };
 
 }  // namespace gemlet::server

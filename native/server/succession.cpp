@@ -76,7 +76,7 @@ std::vector<LedgerImage> Server::ledgers() {
     for (const auto& device : devices_)
         for (const auto& [group, ledger] : device->ledgers)
             all.push_back({device->uuid, device->index, ledger->context_estimate(), group, ledger->ledger_fd(),
-                           std::move(held[ledger.get()])});
+                           std::move(held[ledger.get()]), ledger->number()});
     return all;
 }
 
@@ -133,6 +133,11 @@ void Server::inherit_ledger(const LedgerImage& image) {
     const auto group = groups_.find(image.group);
     if (group != groups_.end()) ledger->set_limits(group->second.settings);
     ledger->learn_context(image.context_estimate);
+    if (!is_lost) follows_ = true;
+    ledger->hold(!is_lost || !image.slots.empty());
+    if (is_lost && !image.slots.empty())
+        lost_.push_back(
+            {device, image.group, image.number, {image.ended.begin(), image.ended.end()}, {}, {}, {}, true});
     for (const HeldSlot& held : image.slots) {
         Descriptor process = duplicate(held.process_fd);
         // Nothing fails from here on: a slot that is given back would be free, and its owner is there.
@@ -142,7 +147,8 @@ void Server::inherit_ledger(const LedgerImage& image) {
         const ClientId there = next_attachment_++;
         await({device, image.group, held.pid, held.uid, held.started, image_of(held.pid), command_of(held.pid),
                std::move(process), held.who, held.administrator, FairPlace(), now, held.contexts, there, held.has,
-               std::move(slot)});
+               std::move(slot), is_lost ? held.before : wire::kLedgerSlots, held.untracked, is_lost});
+        if (is_lost) lost_.back().known.insert(held.before);
         const GroupId id_there = group == groups_.end() ? kNoGroup : group_on(*device, group->second, now);
         device->residency.expect(there, id_there, held.has.fixed, held.has.movable, held.has.mapped, now);
     }

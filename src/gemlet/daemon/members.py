@@ -53,6 +53,7 @@ class Slot(msgspec.Struct, kw_only=True):
     fixed: Bytes
     movable: Bytes
     mapped: Bytes
+    index: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1024  # in the ledger of then; 1024: it was not written
 
 
 class Ledger(msgspec.Struct, kw_only=True):
@@ -62,6 +63,7 @@ class Ledger(msgspec.Struct, kw_only=True):
     index: Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
     context_estimate: Bytes
     group: str
+    number: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0  # of the ledger, by which its members know it
     slots: list[Slot]
 
 
@@ -81,8 +83,11 @@ class Members:
         for ledger in state_file.load(self._path, list[Ledger]) or ():
             try:
                 with contextlib.ExitStack() as opened:
-                    slots = [slot | {"index": n} for n, slot in enumerate(_living(ledger.slots, opened))]
+                    living = list(_living(ledger.slots, opened))
+                    slots = [slot | {"index": n, "before": slot["index"]} for n, slot in enumerate(living)]
+                    ended = {slot.index for slot in ledger.slots} - {slot["before"] for slot in slots}
                     image = msgspec.structs.asdict(ledger) | {"device": bytes.fromhex(ledger.device), "slots": slots}
+                    image["ended"] = sorted(ended)
                     if slots:
                         self._server.inherit_ledger(image | {"fd": -1})
             except (OSError, ValueError, OverflowError, RuntimeError) as error:  # nanobind's, for a number too large

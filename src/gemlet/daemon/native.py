@@ -60,12 +60,15 @@ class Server(Protocol):
         """Stops the native thread, and says what a successor needs; `start` goes on as if nothing had happened.
 
         ``listeners``: ``path``, ``fd``. ``ledgers``: ``device`` (uuid), ``index``, ``context_estimate`` in bytes,
-        ``group``, ``fd``, and ``slots``, of which each has ``index``, ``pid``, ``uid``, ``started`` (ticks since
-        boot), ``fd`` (pidfd), ``who``, ``administrator``, ``contexts``, and in bytes ``used``, ``untracked``,
+        ``group``, ``number``, ``fd``, and ``slots``, of which each has ``index``, ``pid``, ``uid``, ``started`` (ticks
+        since boot), ``fd`` (pidfd), ``who``, ``administrator``, ``contexts``, and in bytes ``used``, ``untracked``,
         ``fixed``, ``movable`` and ``mapped``.
         ``callers``, clients without a device: ``fd``,
         ``fixed``, ``group``, ``strict``, ``version``. The descriptors stay the server's.
         """
+
+    def knows_members(self) -> bool:
+        """Whether what members of a daemon that was killed hold is known by now; two seconds after `start`, it is."""
 
     def leave(self) -> None:
         """After `hand_over`, once a successor runs: ends without a word to clients but that connections are closed."""
@@ -76,11 +79,15 @@ class Server(Protocol):
     def inherit_ledger(self, image: dict[str, Any]) -> None:
         """One of `hand_over`'s: a process that joins finds its slot, and until then it counts.
 
-        With a negative ``fd`` it is one of `members`, of a daemon that was killed: each slot has what it had then.
+        With a negative ``fd`` it is one of `members`, of a daemon that was killed: each slot has what it had then, and
+        the index that it had then in ``before``; ``ended`` are the indices of those that have ended since.
         """
 
     def inherit_caller(self, caller: dict[str, Any]) -> None:
         """One of `hand_over`'s."""
+
+    def govern(self) -> None:
+        """The one before has left: programs take more by ledgers that were inherited from it. After `start`."""
 
     def members(self) -> list[dict[str, Any]]:
         """``ledgers`` of `hand_over` that have slots, as of now."""

@@ -143,6 +143,7 @@ class Service:
             if before is None:
                 await self.observer.find_devices()
                 self._members.expect()
+                await self._members.write()  # by the numbers of this one's ledgers, before a member has one
             # From here on a program of the daemon before joins this one before it holds more, so what it holds can be
             # asked for. It does not wait long for an answer: nothing that takes time comes between here and `start`.
             self._sockets.listen(endpoint.clients)
@@ -150,6 +151,7 @@ class Service:
             self.server.start()
             if before is not None:
                 await asyncio.to_thread(before.commit)
+                self.server.govern()
                 lock.own()
             try:
                 async with handler(self).serve(endpoint.api, mode=mode, replaces=before is not None):

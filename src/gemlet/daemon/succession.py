@@ -22,6 +22,7 @@ import contextlib
 import os
 import select
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 FORM = 2  # of the packets; a successor of another form is refused, and the elder goes on
 SECONDS = 10.0  # for each step of the other side
 MAX_PACKET = 128 * 1024  # as Linux takes them by default
+LOOK_AGAIN = 0.02  # seconds
 READY, LEFT, DONE = b"ready", b"left", b"done"
 
 
@@ -56,6 +58,8 @@ def give(channel: socket.socket, server: Server, *, groups: list[dict[str, Any]]
     """Stops ``server`` and sends all to the successor; returns once that runs. Blocks. Raises `DaemonError`: the server
     has been started again. ``groups``: as saved_groups.py writes them. ``lock``: descriptor of the directory's lock.
     """
+    while not server.knows_members():  # two seconds at most: what they tell is for this daemon
+        time.sleep(LOOK_AGAIN)
     estate = server.hand_over()
     try:
         _send(channel, {"kind": "lock", "form": FORM}, lock)

@@ -140,6 +140,11 @@ class FakeServer:
 
     def inherit_caller(self, caller: dict[str, Any]) -> None: ...
 
+    def govern(self) -> None: ...
+
+    def knows_members(self) -> bool:
+        return True
+
     def members(self) -> list[dict[str, Any]]:
         return []
 

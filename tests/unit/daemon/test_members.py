@@ -26,7 +26,7 @@ def slot(pid: int = 0, **changes: object) -> dict[str, object]:
 
 
 def ledger(*slots: dict[str, object], **changes: object) -> dict[str, object]:
-    return {"device": UUID, "index": 0, "context_estimate": 5, "group": "g", "slots": [*slots]} | changes
+    return {"device": UUID, "index": 0, "number": 7, "context_estimate": 5, "group": "g", "slots": [*slots]} | changes
 
 
 class Server(FakeServer):
@@ -78,7 +78,7 @@ def test_the_next_daemon_awaits_those_that_live(members):
     assert (image["device"], image["index"], image["context_estimate"], image["group"]) == (UUID, 0, 5, "g")
     assert image["fd"] == -1
     (kept,) = image["slots"]
-    assert kept == mine | {"index": 0, "fd": kept["fd"]}
+    assert kept == mine | {"index": 0, "before": 3, "fd": kept["fd"]}
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(kept["fd"])
 

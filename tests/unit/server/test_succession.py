@@ -116,14 +116,14 @@ def revive(serve: Callable[..., Served]) -> Iterator[Callable[..., Any]]:
     """A new server in the place of one that was killed, with what that had noted of its members."""
     made = []
 
-    def start(dead: Served, **changes: int) -> Any:
-        noted = dead.server.members()
-        server = native.Server()
+    def start(dead: Served, noted: Any = None, rounds: int = 1 << 20, **changes: int) -> Any:
+        noted = noted or dead.server.members()
+        server = native.Server(lost_rounds=rounds)
         made.append(server)
         server.add_device(DEVICE, 0)
         server.set_group("g", **LIMITS)
         for ledger in noted:
-            slots = [slot | changes for slot in ledger["slots"]]
+            slots = [slot | {"before": slot["index"]} | changes for slot in ledger["slots"]]
             slots = [slot | {"fd": os.pidfd_open(slot["pid"])} for slot in slots]
             server.inherit_ledger(ledger | {"fd": -1, "slots": slots})
             for slot in slots:
@@ -160,6 +160,76 @@ def test_what_members_held_under_a_daemon_that_was_killed_counts(elder: Served, 
     wire.eventually(lambda: group(server)["awaited"])  # its process lives
     assert group(server)["memory_used"] == 300 * MIB
     assert not server.remove_group("g")
+
+
+def is_held(client: RawClient) -> bool:
+    return client.limits.get("held", size=4) == 1
+
+
+def test_nobody_takes_more_before_one_of_the_members_has_told(elder: Served, revive: Callable[..., Any]) -> None:
+    noted = holds(RawClient(elder.path, own_process=True).attach(), 300)
+    teller = holds(RawClient(elder.path).attach(), 100)
+    server = revive(elder)
+    holds(noted, 500)  # after the daemon had noted it
+    other = RawClient(elder.path, own_process=True).attach()
+    assert not other.is_to_tell
+    assert is_held(other)
+    assert used_by_members(other) == 400 * MIB
+    back = RawClient(elder.path).attach(before=teller)
+    assert back.is_to_tell
+    back.tell(teller.number, {noted.slot: 500 * MIB, teller.slot: 100 * MIB}, all_of_it=False)
+    wire.eventually(lambda: used_by_members(other) == 600 * MIB)
+    assert is_held(other)
+    back.tell(teller.number, {})
+    wire.eventually(lambda: not is_held(other))
+    assert group(server)["memory_used"] == 600 * MIB
+    back.tell(teller.number, {noted.slot: 0})  # one tells, once
+    assert not RawClient(elder.path).attach(before=noted).is_to_tell
+    assert used_by_members(other) >= 600 * MIB
+
+
+def test_one_that_nobody_had_noted_counts_as_soon_as_it_is_told_of(elder: Served, revive: Callable[..., Any]) -> None:
+    teller = holds(RawClient(elder.path).attach(), 100)
+    noted = elder.server.members()
+    late = holds(RawClient(elder.path, own_process=True).attach(), 300)
+    server = revive(elder, noted)
+    back = RawClient(elder.path).attach(before=teller)
+    back.tell(teller.number, {teller.slot: 100 * MIB, late.slot: 300 * MIB})
+    wire.eventually(lambda: not is_held(back))
+    assert group(server)["memory_used"] == 400 * MIB
+    again = RawClient(elder.path, own_process=True).attach(before=late)
+    assert again.held == 300 * MIB
+    assert group(server)["memory_used"] == 400 * MIB
+
+
+def test_the_ledger_is_not_held_for_long_where_none_comes(elder: Served, revive: Callable[..., Any]) -> None:
+    holds(RawClient(elder.path, own_process=True).attach(), 300)
+    revive(elder, rounds=2)
+    other = RawClient(elder.path).attach()
+    wire.eventually(lambda: not is_held(other))
+    assert used_by_members(other) == 300 * MIB
+
+
+def test_one_that_ends_is_not_waited_for(elder: Served, revive: Callable[..., Any]) -> None:
+    last = holds(RawClient(elder.path, own_process=True).attach(), 300)
+    revive(elder)
+    other = RawClient(elder.path).attach()
+    assert is_held(other)
+    last.end()
+    wire.eventually(lambda: not is_held(other))
+    assert used_by_members(other) == 0
+
+
+def test_a_page_of_before_is_held_from_the_moment_its_daemon_leaves(elder: Served, follow: Callable[..., Any]) -> None:
+    old = holds(RawClient(elder.path).attach(), 300)
+    server = follow(elder, leave=False)
+    new = RawClient(elder.path).attach()
+    assert (is_held(old), is_held(new)) == (False, True)
+    elder.server.leave()
+    assert (is_held(old), is_held(new)) == (True, True)
+    server.govern()
+    assert not is_held(new)
+    assert old.number == new.number
 
 
 def test_the_driver_may_know_of_more(elder: Served, revive: Callable[..., Any]) -> None:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAGIC, VERSION, OLDEST = 0x314D4547, WIRE_VERSION, WIRE_OLDEST
-HELLO, WELCOME, ATTACH, ATTACHED, REQUEST, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED, LEAVES = range(1, 12)
+HELLO, WELCOME, ATTACH, ATTACHED, REQUEST, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED, LEAVES, BEFORE = range(1, 13)
 ADMIT, ROOM, MOVED = range(16, 19)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
 BLOCKED, RUN, PARKED, REVOKED, STOPPING = range(5)
 DEADLINE, IDLE, BY_REVOCATION, EXIT = range(4)
 CREATE_GROUP, STRICT, AGAIN, STILL_REQUESTS, UNDER_MPS = 1, 2, 4, 1, 1
 SHARED, RAISE = 1, 2  # flags of a ClientPage
-MOVABLE, ADOPT = 1, 1
+MOVABLE, TELL_BEFORE, ADOPT = 1, 2, 1
 GRANTED, CAPACITY, RESIDENT, HOST = range(4)
 NEVER = NO_LIMIT = 2**64 - 1
 
@@ -41,8 +41,9 @@ OFFSETS = {
     "ClientPage.agreed": 52, "ClientPage.heard_ns": 56, "ClientPage.samples": 80, "ClientPage.busy_samples": 88,
     "ClientPage.awaited_samples": 96, "ClientPage.room": 104, "ClientPage.tied": 112, "DevicePage.urgent": 0,
     "GroupLimits.memory_limit": 0, "GroupLimits.untracked": 8, "GroupLimits.context_estimate": 16,
-    "GroupLimits.slot_count": 24, "GroupLimits.limited": 28, "GroupLimits.added_ns": 32, "GroupLedger.lock": 0,
-    "GroupLedger.turn": 4, "GroupLedger.slots": 64,
+    "GroupLimits.slot_count": 24, "GroupLimits.limited": 28, "GroupLimits.added_ns": 32, "GroupLimits.held": 40,
+    "GroupLedger.lock": 0, "GroupLedger.turn": 4, "GroupLedger.number": 8, "GroupLedger.closed": 12,
+    "GroupLedger.slots": 64,
     "ResidencyPage.allowed": 0, "ResidencyPage.ceiling": 8, "ResidencyPage.order": 16, "ResidencyPage.answered": 20,
     "ResidencyPage.admission": 24, "ResidencyPage.movable": 64, "ResidencyPage.mapped": 72,
     "ResidencyPage.moved_out": 80, "ResidencyPage.moved_in": 88, "ResidencyPage.seen": 96, "ResidencyPage.away": 100,
@@ -71,6 +72,7 @@ class Answer:
     slot: int
     text: str
     descriptors: list[int]
+    flags: int
 
 
 class Page:
@@ -163,16 +165,20 @@ class RawClient:
             fields[8],
             fields[16].split(b"\0")[0].decode(),
             list(descriptors),
+            fields[10],
         )
 
     def ask(self, kind: int, **fields: Any) -> Answer:
         self.send(kind, **fields)
         return self.receive()
 
-    def attach(self, uuid: bytes = bytes(16), *, flags: int = 0) -> RawClient:
-        answer = self.ask(ATTACH, uuid=uuid, flags=flags)
+    def attach(self, uuid: bytes = bytes(16), *, flags: int = 0, before: RawClient | None = None) -> RawClient:
+        """``before``: it had this slot under another daemon. `is_to_tell`: it is asked what the ledger has."""
+        had = {"epoch": before.number, "client": before.slot + 1, "tail_ns": before.held} if before else {}
+        answer = self.ask(ATTACH, uuid=uuid, flags=flags, **had)
         assert answer.status == OK, answer
         self.device, self.slot = answer.device, answer.slot
+        self.is_to_tell = bool(answer.flags & TELL_BEFORE)
         page, limits, ledger, device, *movable = answer.descriptors
         self.page = Page("ClientPage", page, 128)
         self.limits = Page("GroupLimits", limits, 64, writable=False)
@@ -181,6 +187,21 @@ class RawClient:
         if movable:
             self.residency = Page("ResidencyPage", movable[0], 128)
         return self
+
+    @property
+    def number(self) -> int:
+        return self.ledger.get("number", size=4)
+
+    @property
+    def held(self) -> int:
+        return self.ledger.get("slots", index=self.slot)
+
+    def tell(self, ledger: int, slots: dict[int, int], *, all_of_it: bool = True) -> None:
+        """What is in one of before."""
+        for slot, value in slots.items():
+            self.send(BEFORE, epoch=ledger, slot=slot, value=value)
+        if all_of_it:
+            self.send(BEFORE, epoch=ledger, slot=1024)
 
     @property
     def state(self) -> int:
