@@ -223,7 +223,7 @@ struct alignas(64) GroupLimits {         // written by the daemon, read-only for
 
 // The only truth is slots[i].used: each is written by one process (one aligned store) and cleared by the daemon when
 // that process is gone, so the sum is exact after a death at any instruction. `lock` = slot + 1 of the owner keeps
-// two members from passing the limit together (native/hook/memory/ledger_lock.h says how one may lose it); the daemon
+// two members from passing the limit together (native/hook/submit/ledger_lock.h says how one may lose it); the daemon
 // frees it when its owner dies, and `turn` likewise.
 //
 // Members take more only in the ledger of the daemon that governs now. That of a daemon that was killed is `closed`

@@ -33,6 +33,7 @@ namespace {
 std::atomic<int> socket_fd{-1};
 std::atomic<ino_t> socket_inode{0};
 std::atomic<bool> joined{false};
+std::atomic<bool> is_turned_away{false};
 bool joined_before = false;  // this process, in this program: with `request_mutex`
 std::mutex request_mutex;
 uint64_t unknown_since_ns = 0;  // the daemon has not had our group since it was last asked; 0: with `request_mutex`
@@ -204,7 +205,13 @@ bool daemon_listens() {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     copy_name(address.sun_path, sizeof address.sun_path, destination().socket);
-    return fd.get() >= 0 && calls::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    // One that does not answer has a queue, which may be full.
+    return fd.get() >= 0 &&
+           (calls::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN);
+}
+
+bool turned_away() {
+    return is_turned_away.load();
 }
 
 bool closed_by_program() {
@@ -239,6 +246,7 @@ bool join(bool again, bool limited, bool& closed) {
     closed = false;
     if (our_socket() >= 0) return true;
     if (unknown_since_ns && now_ns() - unknown_since_ns < kAskAgain) return false;
+    is_turned_away = false;
     const Destination& d = destination();
     Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
@@ -288,6 +296,7 @@ bool join(bool again, bool limited, bool& closed) {
     }
     const unsigned theirs = answer.header.version;
     const bool agrees = theirs == wire_version && answer.status != wire::Status::kMismatch;
+    is_turned_away = !agrees || answer.status != wire::Status::kOk;
     if (!agrees && (answer.status == wire::Status::kMismatch || answer.status == wire::Status::kOk)) {
         if (theirs < wire_version)
             say_once(Topic::kVersion,
@@ -346,7 +355,7 @@ bool connect_daemon(bool again, bool limited) {
     return false;
 }
 
-std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal, uint32_t contexts) {
+std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal, const Held& held) {
     std::lock_guard lock(request_mutex);
     int fd = our_socket();
     if (fd < 0) return std::nullopt;
@@ -355,7 +364,10 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     wire::Message m{};
     m.header = header(wire::MessageType::kAttach);
     m.value = ordinal;
-    m.slot = contexts;
+    m.slot = held.contexts;
+    m.tail_ns = held.bytes;
+    m.header.epoch = held.ledger;
+    m.client = held.ledger ? held.slot + 1 : 0;
     m.flags = under_mps() ? wire::kUnderMps : 0;
     std::memcpy(m.uuid, uuid, sizeof m.uuid);
     const auto fail = [&](const char* why) -> std::optional<Attachment> {
@@ -364,6 +376,7 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
         return std::nullopt;
     };
     const auto fail_attached = [&](const char* why) {
+        is_turned_away = true;
         if (is_ours(fd)) say_leaves(fd, why);
         auto failed = fail(why);
         if (is_ours(fd)) shutdown(fd, SHUT_RDWR);  // or the daemon would take this process for one that it governs
@@ -378,7 +391,10 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     answer.text[sizeof answer.text - 1] = 0;
     if (!ok || answer.header.version != wire_version || answer.header.type != wire::MessageType::kAttached)
         return fail("it does not answer");
-    if (answer.status != wire::Status::kOk || answer.slot >= wire::kLedgerSlots) return fail(answer.text);
+    if (answer.status != wire::Status::kOk || answer.slot >= wire::kLedgerSlots) {
+        is_turned_away = true;
+        return fail(answer.text);
+    }
     if (got < 4) return fail_attached("no descriptor is left for its pages");
     Attachment a{page.map<wire::ClientPage>(PROT_READ | PROT_WRITE),
                  limits.map<wire::GroupLimits>(PROT_READ),
@@ -386,7 +402,8 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
                  nullptr,
                  false,
                  answer.header.device,
-                 answer.slot};
+                 answer.slot,
+                 (answer.flags & wire::kTellBefore) != 0};
     a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
     a.device = device.map<wire::DevicePage>(a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
     const bool movable = answer.flags & wire::kMovable && got == 5;

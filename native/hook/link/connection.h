@@ -16,6 +16,7 @@ struct Attachment {
     bool latency;
     uint32_t wire_index;
     uint32_t slot;
+    bool tell_before;  // wire::kTellBefore
     // Null unless this process's memory on the device can move.
     wire::ResidencyPage* residency = nullptr;
 };
@@ -29,12 +30,20 @@ const char* joined_group();
 bool connect_daemon(bool again = false, bool limited = false);
 bool connected();
 bool daemon_listens();     // one of any version: no more than a look
+bool turned_away();        // the last daemon that was asked to govern this process has answered, and does not
 bool closed_by_program();  // our socket, since we joined
 void disconnect();
 void forget_connection();  // in a forked child: also the lock a thread of the parent may have held
 
-// Maps the pages of one device, where this process has so many contexts. Without them it says why not, once.
-std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal, uint32_t contexts = 0);
+// What this process has on a device, and where it counts: in a slot of a ledger; 0: of none that has a number.
+struct Held {
+    uint32_t contexts = 0;
+    uint64_t bytes = 0;
+    uint32_t ledger = 0, slot = 0;
+};
+
+// Maps the pages of one device, where this process has something already. Without them it says why not, once.
+std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal, const Held& held = {});
 
 // Never blocks for long: if the daemon does not take a message within a second, the connection counts as lost.
 bool send(const wire::Message& message);

@@ -14,10 +14,10 @@
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
 #include "hook/link/version.h"
-#include "hook/memory/ledger_lock.h"
 #include "hook/memory/limit_hint.h"
 #include "hook/submit/device.h"
 #include "hook/submit/governance.h"
+#include "hook/submit/ledger_lock.h"
 
 namespace gemlet::hook {
 
@@ -89,33 +89,34 @@ void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint
              Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most, hint.text);
 }
 
-// A process that was frozen may come back when the daemon is another one and the others of its group count in another
-// ledger: what its own says of them is of then. The watcher, which was frozen as well, finds out first.
+// A process that was frozen may come back when the daemon is another one, and its watcher, which was frozen as well,
+// has yet to find out.
 void catch_up(Device& device) {
-    constexpr uint64_t kFrozen = 600'000'000, kPatience = 100'000'000, kStep = 50'000;
-    const uint64_t begin = now_ns(), looked = device.looked_at.load(std::memory_order_relaxed);
-    if (looked == 0 || begin - std::min(begin, looked) < kFrozen) [[likely]]
+    constexpr uint64_t kFrozen = 600'000'000;
+    const uint64_t now = now_ns();
+    uint64_t looked = device.looked_at.load(std::memory_order_relaxed);
+    if (looked == 0 || now - std::min(now, looked) < kFrozen) [[likely]]
         return;
-    while (device.looked_at.load() == looked && now_ns() - begin < kPatience) sleep_ns(kStep);
-    uint64_t late = looked;  // a watcher that is held up does not hold up every allocation
-    device.looked_at.compare_exchange_strong(late, now_ns());
+    if (device.is_daemons(*device.page.load(std::memory_order_acquire)) && !connected()) lost();
+    device.looked_at.compare_exchange_strong(looked, now);
 }
 
-// Others of the group may have joined the daemon that came after the one of this process' ledger. They count there,
-// and see of this process what it held when that daemon began; so it joins before it holds more.
-void catch_up_with_others(Device& device) {
-    catch_up(device);
-    if (governance(&device) == Governance::kOrphaned && !device.silent.load()) [[unlikely]]
-        join_successor(device);
-}
+// With a daemon that has yet to learn what others of the group hold.
+class Patience {
+  public:
+    // False: it is at an end.
+    bool step() {
+        constexpr uint64_t kLongest = 10'000'000'000, kStep = 1'000'000;
+        const uint64_t now = now_ns();
+        if (!since_) since_ = now;
+        if (now - since_ > kLongest) return false;
+        sleep_ns(kStep);
+        return true;
+    }
 
-// A daemon that hangs up has let this process go, or all of its group: others of it may count elsewhere by now, and
-// what is left in this ledger says nothing. Whether the process has joined again.
-bool joins_anew(Device& device) {
-    if (!device.is_daemons(*device.page.load(std::memory_order_acquire)) || connected()) return false;
-    lost();
-    return device.is_daemons(*device.page.load(std::memory_order_acquire)) || join_successor(device);
-}
+  private:
+    uint64_t since_ = 0;
+};
 
 // Of a context that was just made, the room that its program keeps and what the daemon accounts for count both, until
 // the program has given the room back. So what finds too little left meanwhile is not refused, but looks again.
@@ -135,9 +136,10 @@ class SecondLook {
     uint64_t since_ = 0;
 };
 
-enum class Reservation : uint8_t { kMade, kRefused, kOverLimit };
+enum class Reservation : uint8_t { kMade, kRefused, kOverLimit, kNotHere };
 struct Found {
     uint64_t used, limit, contexts, added;
+    bool is_open;  // the ledger
 };
 
 Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
@@ -148,11 +150,12 @@ Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
         return Reservation::kMade;
     }
     const auto fits = [&] {
+        found.is_open = device.ledger->closed.load() == 0 && device.limits->held.load() == 0;
         found.used = used_by_group(device);
         found.limit = device.limits->memory_limit.load(std::memory_order_relaxed);
         found.contexts = device.limits->untracked.load(std::memory_order_relaxed);
         found.added = device.limits->added_ns.load(std::memory_order_relaxed);
-        return bytes <= found.limit && found.used <= found.limit - bytes;
+        return found.is_open && bytes <= found.limit && found.used <= found.limit - bytes;
     };
     const auto hold = [&](uint64_t used) {
         device.used = used;
@@ -161,26 +164,71 @@ Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
     const uint64_t before = device.used;
     const bool is_made =
         claim_within_limit(*device.ledger, device.slot, fits, [&] { hold(before + bytes); }, [&] { hold(before); });
-    return is_made ? Reservation::kMade : Reservation::kOverLimit;
+    if (is_made) return Reservation::kMade;
+    return found.is_open ? Reservation::kOverLimit : Reservation::kNotHere;
+}
+
+// Whether its ledger is that of the daemon that governs now, as far as this process can tell.
+enum class Place : uint8_t { kRight, kUnknown, kTurnedAway };
+
+// Others of the group may have joined the daemon that came after the one of this process' ledger. They count there;
+// so it joins before it holds more.
+Place place(Device& device) {
+    catch_up(device);
+    if (governance(&device) != Governance::kOrphaned || device.silent.load()) [[likely]]
+        return Place::kRight;
+    switch (join_successor(device)) {
+        case Successor::kNone:
+        case Successor::kJoined:
+            return Place::kRight;
+        case Successor::kTurnsAway:
+            return Place::kTurnedAway;
+        case Successor::kSilent:
+            break;
+    }
+    // One that no daemon has governed so far has none to share a ledger with.
+    return device.ledger == &device.known_ledger ? Place::kRight : Place::kUnknown;
+}
+
+// A daemon that hangs up has let this process go, or all of its group: others of it may count elsewhere by now, and
+// what is left in this ledger says nothing. Whether the process is to look again.
+bool has_lost_its_place(Device& device) {
+    if (!device.is_daemons(*device.page.load(std::memory_order_acquire)) || connected()) return false;
+    lost();
+    return device.is_daemons(*device.page.load(std::memory_order_acquire)) ||
+           join_successor(device) == Successor::kJoined;
+}
+
+bool refuse_unsure(uint64_t bytes) {
+    say_once(Topic::kMemory,
+             "an allocation of %s is refused: the daemon does not say what is left of the limit of group '%s'\n  "
+             "hint: see in its log why it does not answer, or does not govern this program",
+             Size(bytes).text, joined_group());
+    return false;
 }
 
 }  // namespace
 
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);
-    if (device) catch_up_with_others(*device);
     if (governance(device) == Governance::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
     Found found{};
     SecondLook again;
-    for (;;) {
+    for (Patience patience;;) {
+        const Place where = place(*device);
+        if (where == Place::kUnknown) return refuse_unsure(bytes);
         switch (try_reserve(*device, bytes, found)) {
             case Reservation::kMade:
                 return true;
             case Reservation::kOverLimit:
-                if (joins_anew(*device) || again.may_help(found.added)) break;
+                if (has_lost_its_place(*device) || again.may_help(found.added)) continue;
                 explain(*device, bytes, found.used, found.limit, found.contexts);
                 return false;
+            case Reservation::kNotHere:
+                if (has_lost_its_place(*device)) continue;
+                if (where == Place::kTurnedAway || !patience.step()) return refuse_unsure(bytes);
+                continue;
             case Reservation::kRefused:
                 if (!await_daemon(device)) return false;
         }

@@ -16,6 +16,7 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/governance.h"
+#include "hook/submit/ledger_lock.h"
 #include "hook/submit/streams.h"
 #include "hook/submit/swap_events.h"
 #include "hook/submit/token.h"
@@ -78,12 +79,43 @@ void unmanage(Device& device) {
     futex_wake_all(page->token);
 }
 
+Held held_by(Device& device, uint32_t contexts) {
+    std::lock_guard lock(device.ledger_mutex);
+    Held held{contexts, device.used, 0, 0};
+    if (device.ledger) {
+        held.ledger = device.ledger->number.load();
+        held.slot = device.slot;
+    }
+    return held;
+}
+
+// For that of another daemon. Members that have not noticed take no more there from now on.
+void leave_ledger(const Device& device, const Attachment& next) {
+    if (!device.ledger) return;
+    const uint32_t number = device.ledger->number.load();
+    if (number == 0 || next.ledger->number.load() == number || next.ledger->number.load() == 0) return;
+    const auto left = close_ledger(*device.ledger, device.slot);
+    if (!next.tell_before) return;
+    wire::Message m{};
+    m.header = header(wire::MessageType::kBefore, next.wire_index);
+    m.header.epoch = number;
+    for (const auto& [slot, bytes] : left) {
+        m.slot = slot;
+        m.value = bytes;
+        if (!send(m)) return;
+    }
+    m.slot = wire::kLedgerSlots;
+    m.value = device.limits->untracked.load();
+    send(m);
+}
+
 bool attach_device(Device& device) {
     const auto contexts = uint32_t(std::max(device.contexts.load(), 0));
-    auto attachment =
-        attach(reinterpret_cast<const unsigned char (&)[16]>(device.uuid.bytes), uint32_t(device.ordinal), contexts);
+    auto attachment = attach(reinterpret_cast<const unsigned char (&)[16]>(device.uuid.bytes),
+                             uint32_t(device.ordinal), held_by(device, contexts));
     if (!attachment) return false;
     wire::ClientPage* before = device.page.load();
+    leave_ledger(device, *attachment);
     {
         std::lock_guard lock(device.ledger_mutex);
         device.ledger = attachment->ledger;
@@ -290,21 +322,35 @@ bool reconnect_beside() {
     return true;
 }
 
-bool join_successor(const Device& device) {
-    constexpr uint64_t kPatience = 2'000'000'000, kStep = 1'000'000, kAgain = 10'000'000'000;
-    static std::atomic<uint64_t> given_up{0};
+Successor join_successor(const Device& device) {
+    constexpr uint64_t kPatience = 10'000'000'000, kStep = 1'000'000;
+    static std::atomic<bool> unanswered{false};  // it was waited for, and watchers go on asking
+    const auto is_governed = [&] { return device.is_daemons(*device.page.load()); };
+    if (!daemon_listens()) {
+        unanswered = false;
+        return is_governed() ? Successor::kJoined : Successor::kNone;
+    }
     const uint64_t begin = now_ns();
-    if (begin - given_up.load() < kAgain || !daemon_listens()) return false;
     // A thread that joins already may have begun before that daemon listened.
-    for (bool tried = reconnect_beside(); joining || !tried; sleep_ns(kStep)) {
-        if (device.is_daemons(*device.page.load())) break;
+    bool tried = reconnect_beside();
+    for (;; sleep_ns(kStep)) {
+        if (is_governed()) {
+            unanswered = false;
+            return Successor::kJoined;
+        }
+        const bool answered = !joining && tried;
+        if (answered && turned_away()) {
+            unanswered = false;
+            return Successor::kTurnsAway;
+        }
+        if (unanswered) return Successor::kSilent;
+        if (answered && !daemon_listens()) return Successor::kNone;
         if (now_ns() - begin > kPatience) {
-            given_up = now_ns();  // it hangs: not every allocation waits for it
-            break;
+            unanswered = true;
+            return Successor::kSilent;
         }
         if (!joining) tried = reconnect_beside();
     }
-    return device.is_daemons(*device.page.load());
 }
 
 bool keep_to_agreement(Device& device) {

@@ -101,8 +101,14 @@ bool reconnect();
 // The same in a thread of its own, if none does that now: a daemon that hangs lets those who join wait for its
 // answer. False: one does.
 bool reconnect_beside();
-// The same at once where a daemon listens, waiting for it a moment. Whether one governs the device now.
-bool join_successor(const Device& device);
+// The same at once where a daemon listens, waiting for it if it does not answer: once, for as long as it does not.
+enum class Successor : uint8_t {
+    kNone,       // none listens
+    kJoined,     // one governs the device
+    kTurnsAway,  // one has answered that it does not
+    kSilent      // one listens, and does not answer
+};
+Successor join_successor(const Device& device);
 
 // Tells the daemon, which then accounts for what the driver really took for them.
 void context_count_changed(CUdevice device, int contexts);

@@ -61,7 +61,7 @@ void disconnect() {}
 bool send(const wire::Message&) {
     return false;
 }
-std::optional<Attachment> attach(const unsigned char (&)[16], uint32_t) {
+std::optional<Attachment> attach(const unsigned char (&)[16], uint32_t, const Held&) {
     return std::nullopt;
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check.h"
-#include "hook/memory/ledger_lock.h"
+#include "hook/submit/ledger_lock.h"
 
 using namespace gemlet;
 

@@ -9,6 +9,8 @@
 #include <sched.h>
 #include <atomic>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "hook/link/clock.h"
 #include "wire.h"
@@ -70,6 +72,16 @@ bool claim_within_limit(wire::GroupLedger& ledger, uint32_t slot, Fits&& fits, C
         if (lock.is_still_mine()) return true;
         take_back();
     }
+}
+
+// From now on no member takes more there. What is in it: slots and bytes.
+inline std::vector<std::pair<uint32_t, uint64_t>> close_ledger(wire::GroupLedger& ledger, uint32_t slot) {
+    const LedgerLock lock(ledger, slot);
+    ledger.closed.store(1);
+    std::vector<std::pair<uint32_t, uint64_t>> held;
+    for (uint32_t i = 0; i < wire::kLedgerSlots; ++i)
+        if (const uint64_t used = ledger.slots[i].used.load()) held.emplace_back(i, used);
+    return held;
 }
 
 }  // namespace gemlet::hook
