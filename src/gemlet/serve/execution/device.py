@@ -19,7 +19,7 @@ from gemlet.serve.execution.remote import RemoteExecutor
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from gemlet.serve.execution.backend import BackendOptions, GpuLet
     from gemlet.serve.execution.executor import Asked
@@ -33,6 +33,8 @@ WHOLE = ""  # the key of the one executor of a device
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 30.0
 STEADY_S = 30.0  # an executor that lived this long did not die of its arguments
+LOAD_SECONDS = 1800.0  # for a model; large ones come over slow networks
+UNLOAD_SECONDS = 30.0
 LOAD_DEATHS = 2  # of executors that start again, while they load a model; after that they start without it
 
 
@@ -160,7 +162,7 @@ class Device:
                 self.memory.pop(model, None)
                 for executor in self._executors.values():
                     if not executor.died.is_set() and self.backend not in PER_GPU_LET:
-                        await executor.unload(model)
+                        await _unload(executor, model)
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
         """Ends its processes; running batches have this many seconds."""
@@ -175,7 +177,7 @@ class Device:
         for key, spec in models.items():
             if again or key not in self.models:
                 try:
-                    self.memory[key] = await executor.load(spec)
+                    self.memory[key] = await _within(LOAD_SECONDS, executor, f"loads {spec.name}", executor.load(spec))
                 except ModelError as error:
                     error.key = key
                     raise
@@ -326,6 +328,30 @@ class Device:
 
     def _gpu_let(self, name: str) -> GpuLet | None:
         return next((gpu_let for gpu_let in self.gpu_lets if gpu_let.name == name), None)
+
+
+async def _unload(executor: Executor, model: str) -> None:
+    """The model is gone then, with its executor at worst, which is started again without it."""
+    try:
+        await _within(UNLOAD_SECONDS, executor, f"unloads {model}", executor.unload(model))
+    except ExecutorDied:
+        pass  # which the log says already
+    except GemletError as error:
+        logger.error("%s: unloading %s: %s", executor.name, model, error)
+
+
+async def _within(seconds: float, executor: Executor, what: str, order: Awaitable[int] | Awaitable[None]) -> int:
+    """What a model's own code is part of. One that never ends costs its executor, and not all orders after it.
+
+    Raises ExecutorDied, and as ``order``.
+    """
+    try:
+        return await asyncio.wait_for(order, seconds) or 0
+    except TimeoutError:
+        logger.error("%s is killed: it %s for more than %g s", executor.name, what, seconds)
+        executor.kill()
+        await executor.died.wait()
+        raise ExecutorDied(f"{executor.name} was killed: it {what} for more than {seconds:g} s") from None
 
 
 def _without(gpu_let: GpuLet, missing: Mapping[str, str]) -> GpuLet:

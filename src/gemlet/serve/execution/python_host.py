@@ -163,5 +163,5 @@ def _is(spec: ModelSpec | None, model: str, version: str) -> bool:
 def _finalize(model: PythonModel) -> None:
     try:
         model.finalize()
-    except Exception as error:  # noqa: BLE001  it goes, whatever it says
+    except BaseException as error:  # noqa: BLE001  it goes, whatever it says, SystemExit too
         logger.error("%s: finalize: %s: %s", model.spec.name, type(error).__name__, error)

@@ -337,3 +337,53 @@ def test_a_model_that_cannot_be_loaded_leaves_the_device_as_it_was():
             assert len((await device.executor("a").run("a", "echo", [x(1.0)], 1)).outputs) == 1
 
     asyncio.run(run())
+
+
+ENDLESS = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def {method}(self, *_):
+        time.sleep(3600)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def endless(folder, method):
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(ENDLESS.replace("{method}", method))
+    spec = model("endless", platform="triton_python")
+    return msgspec.structs.replace(spec, directory=str(folder))
+
+
+def test_a_model_that_never_ends_its_end_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "UNLOAD_SECONDS", 0.1)
+
+    async def run():
+        async with device_of("cpu") as (device, died, back):
+            bad = endless(tmp_path / "bad", "finalize")
+            await device.prepare({bad.key: bad}, [gpu_let("a", key=bad.key)])
+            await device.prepare({}, [])
+            await device.retire(frozenset())
+            await until(lambda: back)
+            await device.prepare({}, [gpu_let("b", key="none")])
+            assert (len(died), device.alive, device.models) == (1, True, {})
+
+    asyncio.run(run())
+
+
+def test_a_model_that_is_never_loaded_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "LOAD_SECONDS", 0.1)
+
+    async def run():
+        async with device_of("cpu") as (device, _, back):
+            bad = endless(tmp_path / "bad", "initialize")
+            with pytest.raises(GemletError, match="died while it loaded endless"):
+                await device.prepare({bad.key: bad}, [gpu_let("a", key=bad.key)])
+            await until(lambda: back)
+            assert (device.alive, device.models) == (True, {})
+
+    asyncio.run(run())
