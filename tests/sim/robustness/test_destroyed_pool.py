@@ -58,6 +58,19 @@ assert cuda.cuStreamSynchronize(stream) == 0
 print(take({ROOM}), flush=True)
 input()
 """
+IDLE = f"""{COMMON}
+for _ in range(20):
+    one, hold = pool(), Event()
+    wait = CFUNCTYPE(None, c_void_p)(lambda _: hold.wait())
+    pointer = taken_from(one, {ROOM})
+    assert cuda.cuLaunchHostFunc(stream, wait, None) == 0
+    assert cuda.cuMemFreeAsync(pointer, stream) == 0
+    assert cuda.cuMemPoolDestroy(one) == 0
+    hold.set()
+    assert cuda.cuStreamSynchronize(stream) == 0
+    print("idle", flush=True)
+    input()
+"""
 ALLOCATED = f"""{COMMON}
 for _ in range(20):
     one = pool()
@@ -89,4 +102,15 @@ def test_allocations_that_outlive_their_pool_count(served: Served, machine: Mach
     assert one.line() == "done", one.end()
     eventually(lambda: served.used("g") == CONTEXT)
     one.tell("")
+    assert one.end()[0] == 0
+
+
+def test_memory_goes_back_while_the_program_is_idle(served: Served, machine: Machine) -> None:
+    """Others of its group, and of the device, wait for it."""
+    served.server.set_group("g", memory=CONTEXT + ROOM)
+    one = machine.start("g", "-c", IDLE, command=sys.executable)
+    for _ in range(20):
+        assert one.line() == "idle", one.end()
+        eventually(lambda: served.used("g") == CONTEXT)
+        one.tell("")
     assert one.end()[0] == 0
