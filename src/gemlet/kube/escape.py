@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # A pod's own value for one of these would undo what the share sets; matched as a prefix where it ends in _.
 _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT", "GEMLET_", "GEMINI_", "NVIDIA_")
 _OWN_PATHS = (names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
+# Which runtimes take for devices to inject, where they are configured to see a pod's annotations.
+_CHOOSING_ANNOTATIONS = ("cdi.k8s.io/", "io.kubernetes.cri-o.Devices")
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
 _CHOOSING_PATHS = ("/var/run/nvidia-container-devices",)
 # Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
@@ -60,6 +62,13 @@ def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: st
             "gives the container access to all GPUs",
             hint="remove it, or add the capabilities that are needed",
         )
+    for name in (pod.get("metadata") or {}).get("annotations") or {}:
+        if name.startswith(_CHOOSING_ANNOTATIONS):
+            raise BadRequest(
+                f"metadata.annotations[{name}]",
+                "chooses devices by the runtime",
+                hint="remove it: gemlet chooses the GPU",
+            )
     volumes = {volume["name"]: volume for volume in (pod["spec"].get("volumes") or [])}
     for mount in container.get("volumeMounts") or []:
         at = f"{where}.volumeMounts[{mount['mountPath']}]"

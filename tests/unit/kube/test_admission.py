@@ -355,3 +355,11 @@ def test_an_init_container_has_no_share_of_its_own():
     seen = pod({}, initContainers=[{"name": "i"} | SLOT])
     with pytest.raises(BadRequest, match=r"initContainers\[0\].*in a container"):
         patch(seen, SLOTS)
+
+
+@pytest.mark.parametrize("name", ["cdi.k8s.io/mine", "cdi.k8s.io/", "io.kubernetes.cri-o.Devices"])
+@pytest.mark.parametrize("face", [SLOTS, UNITS, DRA])
+def test_annotations_that_choose_devices_are_refused(name, face):
+    with pytest.raises(BadRequest, match="chooses devices"):
+        patch(pod(SHARE | {name: "nvidia.com/gpu=all"}), face)
+    assert patch(pod({name: "nvidia.com/gpu=all"}), face) == [], "a pod that asks for no share is not touched"
