@@ -84,6 +84,7 @@ class Aside:
                 work()
             except Exception:  # a defect must cost one work, not all that come
                 logger.exception("%s: some work failed", self._name)
+            del work  # while it waits it keeps nothing alive
             with self._changed:
                 self._done += 1
                 told = [tell for tell, wanted in self._settling.items() if wanted <= self._done]
