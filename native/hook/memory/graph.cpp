@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/memory/accounting.h"
+#include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/gate.h"
@@ -156,25 +156,19 @@ struct Charge {
     uint64_t growth, trims;
 };
 
-// Charges what the pool will have to grow by. While others are being launched it is not known what of the pool is
-// theirs, so that one which finds too little looks again. None: over the limit.
+// None: over the limit.
 std::optional<Charge> begin_launch(GraphMemory& memory, const GraphNeed& need) {
-    constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 1'000'000;
-    for (const uint64_t begin = now_ns();; sleep_ns(kLookAgain)) {
-        Charge found{};
-        uint64_t others = 0;
-        {
-            std::lock_guard lock(memory.mutex);
-            const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).value_or(0);
-            const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
-            const uint64_t taken = used + memory.pending;
-            found = {need.bytes - std::min(need.bytes, reserved - std::min(reserved, taken)), memory.trims};
-            others = std::exchange(memory.pending, memory.pending + need.bytes);
-        }
-        if (charge(need.device, found.growth)) return found;
-        end_launch(memory, need.bytes);
-        if (others == 0 || now_ns() - begin > kLongEnough) return std::nullopt;
-    }
+    Charge found{};
+    const auto begin = [&] {
+        std::lock_guard lock(memory.mutex);
+        const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).value_or(0);
+        const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
+        const uint64_t taken = used + memory.pending;
+        found = {need.bytes - std::min(need.bytes, reserved - std::min(reserved, taken)), memory.trims};
+        return Growth{found.growth, std::exchange(memory.pending, memory.pending + need.bytes)};
+    };
+    if (!charge_growth(need.device, begin, [&] { end_launch(memory, need.bytes); })) return std::nullopt;
+    return found;
 }
 
 bool is_backed(GraphMemory& memory, const GraphNeed& need) {

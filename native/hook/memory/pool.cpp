@@ -20,6 +20,7 @@
 #include "hook/memory/accounting.h"
 #include "hook/memory/ledger.h"
 #include "hook/memory/movable.h"
+#include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
@@ -235,25 +236,20 @@ uint64_t expected_growth(const Pool& pool, uint64_t bytes) {
     return fits ? block : round_up(bytes, kBlock);
 }
 
-// Charges the growth. While others are being made it is not known what of the pool is theirs, so that one which finds
-// too little looks again. None: over the limit.
+// Charges the growth. None: over the limit.
 std::optional<uint64_t> begin_allocation(Pool& pool, uint64_t bytes) {
-    constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 1'000'000;
-    for (const uint64_t begin = now_ns();; sleep_ns(kLookAgain)) {
-        uint64_t growth = 0, others = 0;
-        {
-            std::lock_guard lock(pool.mutex);
-            growth = expected_growth(pool, bytes);
-            others = std::exchange(pool.pending, pool.pending + bytes);
-        }
-        if (charge(pool.device, growth)) [[likely]]
-            return growth;
-        {
-            std::lock_guard lock(pool.mutex);
-            pool.pending -= bytes;
-        }
-        if (others == 0 || now_ns() - begin > kLongEnough) return std::nullopt;
-    }
+    uint64_t growth = 0;
+    const auto begin = [&] {
+        std::lock_guard lock(pool.mutex);
+        growth = expected_growth(pool, bytes);
+        return Growth{growth, std::exchange(pool.pending, pool.pending + bytes)};
+    };
+    const auto cancel = [&] {
+        std::lock_guard lock(pool.mutex);
+        pool.pending -= bytes;
+    };
+    if (!charge_growth(pool.device, begin, cancel)) return std::nullopt;
+    return growth;
 }
 
 bool captured(CUstream stream, bool per_thread) {

@@ -83,15 +83,19 @@ def test_no_more_requests_are_kept_than_a_client_may_have_under_way():
     asyncio.run(run())
 
 
+async def one_of_forty_is_begun_in_each_turn(service):
+    for turn in range(60):
+        assert service.asked <= turn
+        await asyncio.sleep(0)
+    assert service.asked == 40
+
+
 def test_a_client_has_one_request_beside_inference_begun_in_each_turn():
     async def run():
         service = Counted()
         connection, _ = connect(service)
         connection.data_received(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 40)
-        for turn in range(60):
-            assert service.asked <= turn
-            await asyncio.sleep(0)
-        assert service.asked == 40
+        await one_of_forty_is_begun_in_each_turn(service)
         connection.connection_lost(None)
 
     asyncio.run(run())
@@ -153,10 +157,7 @@ def test_a_client_of_grpc_has_one_call_beside_inference_begun_in_each_turn():
         )
         calls = (frame(1, 4, stream, header) + frame(0, 1, stream, bytes(5)) for stream in range(1, 80, 2))
         connection.data_received(PREFACE + b"".join(calls))
-        for turn in range(60):
-            assert service.asked <= turn
-            await asyncio.sleep(0)
-        assert service.asked == 40
+        await one_of_forty_is_begun_in_each_turn(service)
         connection.connection_lost(None)
 
     asyncio.run(run())
