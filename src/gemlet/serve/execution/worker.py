@@ -350,9 +350,8 @@ def main() -> int:
         inputs = outputs = cast("Arena", Nowhere())
     else:
         for descriptor in (arguments.fd, arguments.door, arguments.inputs, arguments.outputs):
-            os.set_inheritable(
-                descriptor, False
-            )  # what a model starts would keep the end of this process from the server
+            # What a model starts would keep the end of this process from the server.
+            os.set_inheritable(descriptor, False)
         channel = Channel(socket.socket(fileno=arguments.fd))
         inputs, outputs = Mapping(arguments.inputs), Arena(arguments.outputs)
         door = socket.socket(fileno=arguments.door)

@@ -17,8 +17,8 @@ from gemlet.errors import ConfigError, GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelError
-from gemlet.serve.server.frontend.to_its_end import to_its_end
 from gemlet.serve.server.repository import tree
+from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

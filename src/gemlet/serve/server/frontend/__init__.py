@@ -17,7 +17,7 @@ device_memory.py regions on devices, in a process that copies;  device_copies.py
 access.py        tokens;  handshakes.py: TLS
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
 one_by_one.py    work of a client that takes its turns
-unpacking.py     processes that read what takes time by its size;  to_its_end.py: how threads and they are waited for
+unpacking.py     processes that read what takes time by its size
 own_process.py   what these processes do first
 documents.py     metadata, statistics, configuration as JSON
 metrics.py       /metrics;  triton_metrics.py: the same by Triton's names

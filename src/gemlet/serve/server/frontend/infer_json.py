@@ -10,6 +10,7 @@ NaN and the infinities are written and read as Triton does, ``NaN`` and ``-Infin
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ OURS = frozenset({"timeout", "priority", "binary_data_output", "sequence_id", "s
 STRUCTURES = 256  # of requests without their data, that are remembered
 STRUCTURE_BYTES = 4096  # of one
 NOT_JSON = (b"NaN", b"Infinity")
-SURROGATE = b"\\ud"  # begins the half of a character that JSON writes as two
+HALF = re.compile(rb"\\u[dD]")  # begins the half of a character that JSON writes as two
 
 
 class _Input(msgspec.Struct):
@@ -381,7 +382,7 @@ def _decoded(text: tensors.Buffer) -> _Request:
 def _loads(text: bytes) -> Any:
     """As json.loads(), without halves of characters, which cannot be written again. Raises ValueError."""
     document = json.loads(text)
-    if SURROGATE in text.lower():
+    if b"\\u" in text and HALF.search(text):  # most have no such escape, and the first look copies nothing
         try:
             json.dumps(document, ensure_ascii=False).encode()
         except UnicodeEncodeError:

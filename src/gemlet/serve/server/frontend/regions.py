@@ -30,7 +30,7 @@ import numpy as np
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.server.frontend.device_memory import DeviceMemory
-from gemlet.serve.server.frontend.to_its_end import to_its_end
+from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.helper_process import pool_of_one
 from gemlet.serve.server.frontend import infer_json, infer_messages
 from gemlet.serve.server.frontend.own_process import Refused, prepare, work
-from gemlet.serve.server.frontend.to_its_end import to_its_end
+from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
