@@ -208,6 +208,13 @@ struct alignas(64) DevicePage {
 // --- data channel: memory
 // --------------------------------------------------------------------------------------------
 
+// After a daemon was killed, until the next one knows what its members hold.
+enum class LedgerState : uint32_t {
+    kOpen = 0,
+    kHeld = 1,       // nobody takes more by this page
+    kUnsettled = 2,  // some of what counts may be of members that have ended: who finds too little waits, looks again
+};
+
 struct alignas(64) GroupLimits {         // written by the daemon, read-only for clients
     std::atomic<uint64_t> memory_limit;  // kNoLimit if there is none
     std::atomic<uint64_t> untracked;     // contexts, modules, local memory: what the driver holds beyond the ledger
@@ -217,7 +224,7 @@ struct alignas(64) GroupLimits {         // written by the daemon, read-only for
     // When memory that members have charged, such as the room for a context, was last added to `untracked` as well:
     // it counts twice until they have taken it out of their slots. 0: the daemon does not say.
     std::atomic<uint64_t> added_ns;
-    std::atomic<uint32_t> held;  // 1: nobody takes more by this page; see GroupLedger.closed
+    std::atomic<uint32_t> held;  // LedgerState; see GroupLedger.closed
     uint32_t reserved[5];
 };
 

@@ -138,7 +138,7 @@ void Server::expel(const Group& group, Nanoseconds now) {
         if (known == device->ledgers.end()) continue;
         auto made = new_ledger(group);
         made->learn_context(known->second->context_estimate());
-        made->hold(known->second->is_held());
+        made->set_state(known->second->state());
         // What its members tell of it is known.
         if (LostLedger* lost = lost_ledger(*device, name))
             for (auto* ledgers : {&lost->asked, &lost->told}) ledgers->insert(known->second->number());

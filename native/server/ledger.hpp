@@ -43,11 +43,10 @@ class Ledger {
     // To a successor: members that are not there yet look at every slot, for it may have given any.
     void pass_on() {
         limits_->slot_count = wire::kLedgerSlots;
-        hold(true);
+        set_state(wire::LedgerState::kHeld);
     }
-    // Nobody takes more by these limits.
-    void hold(bool held) { limits_->held = held; }
-    bool is_held() const { return limits_->held.load() != 0; }
+    void set_state(wire::LedgerState state) { limits_->held = uint32_t(state); }
+    wire::LedgerState state() const { return wire::LedgerState(limits_->held.load()); }
     uint32_t number() const { return ledger_->number.load(); }
 
     const FairLimit& slot_limit() const { return slot_limit_; }

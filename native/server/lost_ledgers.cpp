@@ -27,11 +27,11 @@ void learn_used(Absent& absent, uint64_t bytes) {
     absent.slot.set_untracked(absent.untracked_before, 0);
 }
 
-void open(const LostLedger& lost) {
+void set_state(const LostLedger& lost, wire::LedgerState state) {
     const auto device = lost.device.lock();
     if (!device) return;
     if (const auto ledger = device->ledgers.find(lost.group); ledger != device->ledgers.end())
-        ledger->second->hold(false);
+        ledger->second->set_state(state);
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ bool Server::is_to_tell(const std::shared_ptr<Device>& device, const std::string
     if (ledger->second->number() == number) return false;  // it has lost the connection, and no more
     LostLedger* lost = lost_ledger(*device, group);
     if (!lost) {
-        ledger->second->hold(true);
+        ledger->second->set_state(wire::LedgerState::kHeld);
         lost = &lost_.emplace_back(LostLedger{device, group, number, {}});
     }
     if (lost->told.contains(number) || lost->asked.size() >= kMostTold) return false;
@@ -148,9 +148,16 @@ void Server::settle_lost(Nanoseconds now) {
                               std::none_of(absent_.begin(), absent_.end(), [&](const auto& entry) {
                                   return is_awaited(entry.second, lost.device.lock().get(), lost.group);
                               });
-        if (lost.told.contains(lost.number) || all_came || !awaits_lost()) open(lost);
+        // What was told of others may be of some that have ended with the daemon: nobody is refused for them.
+        if (lost.told.contains(lost.number) || all_came)
+            set_state(lost, lost.others.empty() ? wire::LedgerState::kOpen : wire::LedgerState::kUnsettled);
     }
-    if (!awaits_lost()) lost_.clear();
+    if (awaits_lost()) return;
+    for (LostLedger& lost : lost_) {
+        lost.others.clear();  // before anybody who waits for that looks
+        set_state(lost, wire::LedgerState::kOpen);
+    }
+    lost_.clear();
 }
 
 bool Server::knows_members() {
@@ -161,7 +168,7 @@ bool Server::knows_members() {
 void Server::govern() {
     std::lock_guard lock(mutex_);
     for (const auto& device : devices_)
-        for (const auto& [group, ledger] : device->ledgers) ledger->hold(false);
+        for (const auto& [group, ledger] : device->ledgers) ledger->set_state(wire::LedgerState::kOpen);
 }
 
 }  // namespace gemlet::server

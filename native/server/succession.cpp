@@ -134,7 +134,7 @@ void Server::inherit_ledger(const LedgerImage& image) {
     if (group != groups_.end()) ledger->set_limits(group->second.settings);
     ledger->learn_context(image.context_estimate);
     if (!is_lost) follows_ = true;
-    ledger->hold(!is_lost || !image.slots.empty());
+    ledger->set_state(!is_lost || !image.slots.empty() ? wire::LedgerState::kHeld : wire::LedgerState::kOpen);
     if (is_lost && !image.slots.empty())
         lost_.push_back(
             {device, image.group, image.number, {image.ended.begin(), image.ended.end()}, {}, {}, {}, true});

@@ -139,7 +139,7 @@ class SecondLook {
 enum class Reservation : uint8_t { kMade, kRefused, kOverLimit, kNotHere };
 struct Found {
     uint64_t used, limit, contexts, added;
-    bool is_open;  // the ledger
+    bool is_open, is_unsettled;  // the ledger
 };
 
 Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
@@ -150,7 +150,9 @@ Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
         return Reservation::kMade;
     }
     const auto fits = [&] {
-        found.is_open = device.ledger->closed.load() == 0 && device.limits->held.load() == 0;
+        const auto state = wire::LedgerState(device.limits->held.load());
+        found.is_open = device.ledger->closed.load() == 0 && state != wire::LedgerState::kHeld;
+        found.is_unsettled = state == wire::LedgerState::kUnsettled;
         found.used = used_by_group(device);
         found.limit = device.limits->memory_limit.load(std::memory_order_relaxed);
         found.contexts = device.limits->untracked.load(std::memory_order_relaxed);
@@ -223,6 +225,7 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
                 return true;
             case Reservation::kOverLimit:
                 if (has_lost_its_place(*device) || again.may_help(found.added)) continue;
+                if (found.is_unsettled && patience.step()) continue;
                 explain(*device, bytes, found.used, found.limit, found.contexts);
                 return false;
             case Reservation::kNotHere:

@@ -143,6 +143,7 @@ class Served:
 def serving(machine: Machine, **device: Any) -> Iterator[Served]:
     """A server in this process for the machine's device, of which it knows ``device``; its programs end with it."""
     from gemlet import _native
+    from tests.unit.server.wire import end_all
 
     uuid = bytes.fromhex(machine.run(None, "uuid"))
     server = _native.Server()
@@ -150,6 +151,7 @@ def serving(machine: Machine, **device: Any) -> Iterator[Served]:
     server.listen(machine.socket)
     server.start()
     yield Served(server, machine, uuid)
+    end_all()
     for running in machine.started:
         if running.poll() is None:
             running.kill()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, MIB, Served, eventually, serving
-from tests.unit.server.wire import CREATE_GROUP, RawClient, opened
+from tests.unit.server.wire import CREATE_GROUP, RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +28,6 @@ FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]  # the system call's 
 def unmeasured(machine: Machine) -> Iterator[Served]:
     with serving(machine) as made:
         yield made
-        for client in opened:
-            client.end()
-        opened.clear()
 
 
 @contextlib.contextmanager

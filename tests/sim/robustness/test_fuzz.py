@@ -44,9 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]
     made.listen(path)
     made.start()
     yield made, path
-    for client in wire.opened:
-        client.close()
-    wire.opened.clear()
+    wire.end_all()
     made.stop()
 
 

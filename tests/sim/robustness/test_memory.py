@@ -191,7 +191,6 @@ def test_five_hundred_clients(served: Served, machine: Machine) -> None:
     eventually(lambda: any(c.state == wire.RUN for c in clients))
     for client in clients:
         client.close()
-    wire.opened.clear()
     eventually(lambda: len(served.clients()) == 1)
     eventually(lambda: polite.rounds() > n + 20)
 

@@ -35,8 +35,6 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         return served[-1]
 
     yield make
-    for client in wire.opened:
-        client.end()
-    wire.opened.clear()
+    wire.end_all()
     for s in served:
         s.server.stop()

@@ -75,9 +75,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         pytest.skip(reason)
     made = Server(str(tmp_path / "s"))
     yield made
-    for client in wire.opened:
-        client.end()
-    wire.opened.clear()
+    wire.end_all()
     made.process.kill()
     made.process.communicate()
 

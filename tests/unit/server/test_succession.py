@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.unit.server.conftest import Served
 
 MIB = 1 << 20
+HELD, REFUSALS_HELD = 1, 2
 DEVICE = bytes(16)
 LIMITS = {"min": 0.0, "memory": 1000 * MIB}
 
@@ -50,8 +51,7 @@ def follow(serve: Callable[..., Served]) -> Iterator[Callable[[Served], Any]]:
         return server
 
     yield take
-    for client in wire.opened:
-        client.end()
+    wire.end_all()
     for server in made:
         server.stop()
 
@@ -134,8 +134,7 @@ def revive(serve: Callable[..., Served]) -> Iterator[Callable[..., Any]]:
         return server
 
     yield start
-    for client in wire.opened:
-        client.end()
+    wire.end_all()
     for server in made:
         server.stop()
 
@@ -162,8 +161,12 @@ def test_what_members_held_under_a_daemon_that_was_killed_counts(elder: Served, 
     assert not server.remove_group("g")
 
 
+def hold(client: RawClient) -> int:
+    return client.limits.get("held", size=4)
+
+
 def is_held(client: RawClient) -> bool:
-    return client.limits.get("held", size=4) == 1
+    return hold(client) == HELD
 
 
 def test_nobody_takes_more_before_one_of_the_members_has_told(elder: Served, revive: Callable[..., Any]) -> None:
@@ -200,6 +203,21 @@ def test_one_that_nobody_had_noted_counts_as_soon_as_it_is_told_of(elder: Served
     again = RawClient(elder.path, own_process=True).attach(before=late)
     assert again.held == 300 * MIB
     assert group(server)["memory_used"] == 400 * MIB
+
+
+def test_nobody_is_refused_for_one_that_may_have_ended(elder: Served, revive: Callable[..., Any]) -> None:
+    teller = holds(RawClient(elder.path).attach(), 100)
+    noted = elder.server.members()
+    gone = holds(RawClient(elder.path, own_process=True).attach(), 300)
+    revive(elder, noted, rounds=10)
+    back = RawClient(elder.path).attach(before=teller)
+    assert is_held(back)
+    back.tell(teller.number, {teller.slot: 100 * MIB, gone.slot: 300 * MIB})
+    gone.end()
+    wire.eventually(lambda: hold(back) == REFUSALS_HELD)
+    assert used_by_members(back) == 400 * MIB
+    wire.eventually(lambda: not hold(back))
+    assert used_by_members(back) == 100 * MIB
 
 
 def test_the_ledger_is_not_held_for_long_where_none_comes(elder: Served, revive: Callable[..., Any]) -> None:

@@ -117,7 +117,7 @@ sys.stdin.read()
 
 
 class RawClient:
-    """A client by hand, polite unless told otherwise. The fixture `serve` closes it."""
+    """A client by hand, polite unless told otherwise. Who starts a server for a test ends it: `end_all`."""
 
     process: subprocess.Popen[bytes] | None = None
 
@@ -238,3 +238,9 @@ class RawClient:
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
+
+
+def end_all() -> None:
+    for client in opened:
+        client.end()
+    opened.clear()
