@@ -122,6 +122,7 @@ class Executor:
         self._door: socket.socket | None = None
         self._lanes: dict[str, asyncio.Transport] = {}  # by gpu-let
         self._process: asyncio.subprocess.Process | None = None
+        self._handle: int | None = None  # a pidfd: to signal by asyncio's Process may take the exit status from it
         self._watching: asyncio.Task[None] | None = None
         self._inputs: arena.Arena | None = None
         self._outputs: arena.Mapping | None = None
@@ -148,6 +149,8 @@ class Executor:
                 env=ENVIRONMENT | os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                self._handle = os.pidfd_open(self.pid)
             self._watching = self._loop.create_task(self._watch(self._process))
             transport.write(protocol.frame(protocol.Begin(self._options)))
         except OSError as error:
@@ -256,15 +259,15 @@ class Executor:
             try:
                 await asyncio.wait_for(self._process.wait(), patience_s)
             except TimeoutError:
-                self._process.kill()
+                self.kill()
                 await self._process.wait()
         self._drop()
 
     def kill(self) -> None:
         """Ends the process at once: for an executor that hangs, and for tests."""
-        if self._process is not None and self._process.returncode is None:
+        if self._handle is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     async def reap(self) -> int | None:
         """Waits for the end of the process; its exit status, negative for a signal."""
@@ -304,6 +307,9 @@ class Executor:
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Notices the end of the process where its socket does not tell: a child of its, made by fork, has that too."""
         await process.wait()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
         try:
             await asyncio.wait_for(self.died.wait(), LAST_WORDS_SECONDS)
         except TimeoutError:
