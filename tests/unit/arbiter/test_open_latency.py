@@ -52,6 +52,7 @@ def test_a_latency_client_that_saturates_gets_its_share_and_no_more():
     shared = Shared((LATENCY, SATURATING), ({"min": 0.5}, SATURATING), seconds=4)
     for number in range(2):
         assert shared.speeds(number) == pytest.approx([0.5] * 3, abs=0.02)
+    assert shared.outcome.handovers <= 4 * 40  # turns of 26 ms: it does not cut the other's again and again
 
 
 def test_the_neighbours_minimum_holds_beside_a_saturating_service_with_one():
