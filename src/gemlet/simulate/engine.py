@@ -289,12 +289,12 @@ class Engine:
                     client.park(self.now)
                 elif kind == "unpark":
                     client.unpark(self.now)
+                elif kind == "revoke":  # not a deadline: a hook says at once that it stops, whatever is in flight
+                    self._revoke(client)
                 else:
                     client.terms(self.now, Terms(*terms))
                     if kind == "grant":
                         client.granted(self.now)
-                    elif kind == "revoke":
-                        self._revoke(client)
 
     def _revoke(self, client: Client) -> None:
         self.at(self.now + self._workload.device.reaction, lambda: client.revoked(self.now))

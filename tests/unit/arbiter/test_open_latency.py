@@ -18,9 +18,23 @@ TRAINING = replace(LAUNCH_BOUND, kernels=200, kernel=20 * US, gap=30 * US)
 
 @pytest.mark.parametrize("busy", [0.2, 0.6])
 def test_an_eager_service_leaves_a_training_what_slicing_leaves_it(busy):
-    shared = Shared((LATENCY, replace(EAGER_REQUESTS, rate=busy * 100)), (REST, TRAINING), seconds=5)
+    """Where slicing keeps the service's bound: it takes 1.22 of the time that a request takes alone, at .6."""
+    service = LATENCY | {"slowdown": 1.3}, replace(EAGER_REQUESTS, rate=busy * 100)
+    shared = Shared(service, (REST, TRAINING), seconds=5)
     sliced = shared.sliced().speed(1, shared.alone(1), start=SECOND)
     assert shared.speed(1) >= 0.95 * sliced
+
+
+def test_an_eager_service_that_slicing_slows_down_is_protected():
+    service = replace(EAGER_REQUESTS, rate=60)
+    shared = Shared((LATENCY, service), (REST, TRAINING), seconds=8)
+    program = shared.sliced().clients[0].program
+    sliced = [t for at, t in zip(program.requested, program.latencies, strict=True) if at >= SECOND]
+    for part in (0.5, 0.9):
+        alone = percentile(shared.latencies_alone(0), part)
+        assert percentile(sliced, part) > 1.2 * alone
+        assert percentile(shared.latencies(0), part) <= 1.15 * alone
+    assert shared.speed(1) >= 0.6  # the service is busy for .6 of the time
 
 
 def test_an_eager_service_is_not_slower_than_promised():
