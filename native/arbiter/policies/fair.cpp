@@ -124,8 +124,8 @@ class Fair final : public Policy {
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
     // A latency client goes before everyone as long as it is not ahead of its target by more than the longest cycle:
-    // the minima of the others hold against it too. One whose turn was cut for those has its next one in order: whether
-    // it is ahead changes every few milliseconds, and each time one would cut the other's turn.
+    // the minima of the others hold against it too. One whose turn was cut for those has its next one in order:
+    // whether it is ahead changes every few milliseconds, and each time one would cut the other's turn.
     bool in_hurry(const Group& group) const {
         return group.spec.priority == Priority::kLatency && at(group).paused &&
                at(group).vtime <= system_[0] + static_cast<double>(p_.cycle_max);
