@@ -128,6 +128,7 @@ struct Attendance {
     double target = 0.0;           // as in GroupUsage
     bool wants = false;            // a client of it runs or waits
     bool contends = false;         // ... takes turns with another
+    bool exclusive = false;        // ... runs only while others do not
     bool busy = false;             // ... runs, or its work has yet to drain
     bool stuck = false;            // ... should have drained by now: it may wait for work of another device
     bool met = false;              // another group that takes turns with it runs or waits

@@ -102,11 +102,12 @@ void Gangs::look(Nanoseconds now) {
     if (!gangs_.empty())
         for (const Device& device : devices_) device.arbiter->attend(now);
     for (Gang& gang : gangs_) {
-        gang.wants = gang.contends = false;
+        gang.wants = gang.contends = gang.exclusive = false;
         for (Member& member : gang.members) {
             member.seen = devices_[member.device].arbiter->attendance(member.seen.group, now);
             gang.contends |= member.seen.contends;
             gang.wants |= member.seen.wants;
+            gang.exclusive |= member.seen.exclusive;
         }
         for (const Member& member : gang.members) {
             Ranks peers;
@@ -116,6 +117,7 @@ void Gangs::look(Nanoseconds now) {
         }
     }
     // Gangs that had slots together share again together, or some would wait on their devices for the others' ends.
+    // One that shares with all whom it meets waits for nobody.
     std::vector<bool> held(devices_.size());  // whether one of those that are held is on it
     for (Gang& gang : gangs_) {
         gang.held = gang.contends;
@@ -123,7 +125,7 @@ void Gangs::look(Nanoseconds now) {
     }
     for (bool more = true; std::exchange(more, false);)
         for (Gang& gang : gangs_) {
-            if (!gang.planned || gang.held || !is_on(gang, held)) continue;
+            if (!gang.planned || gang.held || !gang.exclusive || !is_on(gang, held)) continue;
             gang.held = more = true;
             hold(gang, held);
         }

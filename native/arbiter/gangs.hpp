@@ -60,6 +60,7 @@ class Gangs {
         Nanoseconds work = 0;    // completed before its slot
         bool hangs = false;  // in its last slot it completed nothing and did not drain: a peer does not run at all
         bool wants = false;
+        bool exclusive = false;
         bool capped() const { return spec.max < 1.0; }
         bool latency() const { return spec.priority == Priority::kLatency; }
     };

@@ -123,6 +123,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     for (const Client* client : group->members) {
         a.work += client->seen.work();
         if (!client->lately) continue;
+        a.exclusive |= client->standing.exclusive();
         const Observation& seen = client->seen;
         const bool runs = client->active && !client->waiting;
         a.ranks.add({.any = true,

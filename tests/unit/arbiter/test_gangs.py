@@ -67,6 +67,15 @@ def test_gangs_that_cross_have_a_third_each():
         assert jobs.longest_stall(number) <= TWO_CYCLES
 
 
+def test_a_gang_that_waits_for_its_hosts_needs_no_slots_beside_gangs_that_do():
+    """Beside each of the others it shares well; it was held to slots, for once it had been in their way."""
+    jobs = (TENSOR, (0, 2)), (TENSOR, (1, 2)), (EAGER, (1, 0))
+    together, by_slices = Jobs(*jobs, devices=3, seconds=4).run(), sliced(*jobs, devices=3, seconds=4)
+    for number in range(2):
+        assert together.speed(number) >= by_slices.speed(number)
+    assert together.speed(2) >= 0.5
+
+
 def test_gangs_of_two_and_four_devices():
     everywhere = (0, 1, 2, 3)
     jobs = Jobs((DDP, everywhere), (FSDP, everywhere), (FSDP, (0, 1)), (FSDP, (2, 3)), devices=4).run()
