@@ -27,6 +27,17 @@ def write(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = Fals
                 file.flush()
                 os.fsync(descriptor)
         fresh.replace(path)
+        if durable:
+            _sync_directory(path.parent)
     except OSError:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def _sync_directory(directory: Path) -> None:
+    # The name is the directory's: without this a power cut may bring back the file before.
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -276,7 +276,11 @@ def show_shares(directory: Path, output: str, socket: str | None) -> None:
             f"{directory} is not the directory of an agent",
             hint="name the agent's directory with --directory, or start an agent",
         )
-    held = sorted(checkpoint.load(file), key=lambda share: share.group)
+    loaded = checkpoint.load(file)
+    if loaded.damage is not None and file.exists():
+        click.echo(f"error: {file} does not say all: {loaded.damage}", err=True)
+        click.echo("hint: the agent keeps it aside at its next start, and what is in use as it is", err=True)
+    held = sorted(loaded.shares, key=lambda share: share.group)
     try:
         with connect([address.explicit(socket) if socket else address.system()]) as daemon:
             usage = shares_table.usage_by_share(held, daemon.call("status"))

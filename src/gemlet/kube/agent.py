@@ -29,7 +29,7 @@ from gemlet.kube.pods import PodFollower
 from gemlet.kube.reaper import Reaper
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from gemlet.daemon.address import Endpoint
     from gemlet.kube.admission import Face
@@ -110,7 +110,7 @@ class Agent:
             self._resources.append(SlotResource(allocations, per_gpu=options.slots_per_gpu, packing=options.packing))
         elif options.face == "units":
             self._resources += UnitResources(allocations, packing=options.packing).both()
-        self._dra = options.face == "dra"
+        self._dra = DraDriver(self._book, self._gpus, api, pool=options.node) if options.face == "dra" else None
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for as long as the agent does."""
@@ -153,9 +153,8 @@ class Agent:
             for resource in self._resources:
                 plugin = DevicePlugin(resource, self._gpus)
                 tasks.create_task(keep_registered(plugin, kubelet / "device-plugins"))
-            if self._dra:
-                driver = DraDriver(self._book, self._gpus, self._api, pool=self._options.node)
-                tasks.create_task(keep_served(driver, kubelet))
+            if self._dra is not None:
+                tasks.create_task(keep_served(self._dra, kubelet))
                 tasks.create_task(self._publish())
 
     async def _publish(self) -> None:
@@ -200,12 +199,16 @@ class Agent:
 
     async def _reap(self) -> None:
         reaper = Reaper(self._book, self._kubelet, self._api if self._dra else None)
+        steps: list[Callable[[], Awaitable[object]]] = [reaper.look]
+        if self._dra is not None:
+            steps.append(self._dra.adopt)
         while True:
             await asyncio.sleep(REAP_SECONDS)
-            try:
-                await reaper.look()
-            except GemletError as error:
-                logger.warning("reaper: %s", error)
+            for step in steps:
+                try:
+                    await step()
+                except (GemletError, OSError) as error:
+                    logger.warning("reaper: %s", error)
 
     async def _metrics(self) -> Page:
         from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without

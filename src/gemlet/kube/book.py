@@ -3,6 +3,9 @@
 A share is four things that must come and go together: a line in the checkpoint, a directory, a group with a socket in
 the daemon, and for a claim a CDI file. A share is announced only when it has all of them, and the checkpoint is removed
 last, so that after a crash the agent sees what is missing or left over.
+
+Where the checkpoint was damaged, what it does not name may be in use: it is unaccounted for, and nothing of it is
+removed before its claim is prepared or unprepared again, or the kubelet knows of no container that could have it.
 """
 
 from __future__ import annotations
@@ -53,7 +56,11 @@ class ShareBook:
         self._daemon = daemon
         self._file = file
         self._cdi = cdi_directory
-        self.shares: dict[str, Share] = {share.id: share for share in checkpoint.load(file)}
+        loaded = checkpoint.load(file)
+        self.shares: dict[str, Share] = {share.id: share for share in loaded.shares}
+        self.unaccounted = set(loaded.unaccounted) - set(self.shares)
+        if loaded.damage is not None:
+            self._keep_all(loaded.damage)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._saving = asyncio.Lock()
         self._changes = self._saved = 0  # of the shares, and how many of them the checkpoint has
@@ -78,7 +85,8 @@ class ShareBook:
     async def open(self, share: Share) -> Share:
         """Opens a share; one that is open already stays as it is. Returns what is open.
 
-        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left.
+        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be
+        in use.
         """
         async with self._locks[share.id]:
             known = self.shares.get(share.id)
@@ -88,11 +96,16 @@ class ShareBook:
             for other in self._in_the_way_of(share):
                 await self._close(other.id)
             self._check_room(share)
+            in_use = share.id in self.unaccounted
             self.shares[share.id] = share
             try:
                 # Side by side, for the kubelet waits: whichever of the two a crash leaves alone, `restore` finds.
                 await _all(self._save(), self._apply(share))
             except BaseException as error:
+                if in_use:
+                    self.unaccounted.add(share.id)
+                    del self.shares[share.id]
+                    raise
                 with contextlib.suppress(OSError):
                     await self._undo(share, ask=not isinstance(error, DaemonUnreachable))
                 raise
@@ -121,8 +134,14 @@ class ShareBook:
     async def close(self, share_id: str) -> None:
         """Closes a share; nothing happens if there is none. Raises `Refused` while programs use it, and as `open`."""
         async with self._locks[share_id]:
+            if share_id in self.unaccounted:
+                await self._forget(share_id)
             await self._close(share_id)
         self._locks.pop(share_id, None)
+
+    async def unknown_groups(self) -> set[str]:
+        """The daemon's shares that are none of the book's. Raises `DaemonError`."""
+        return await self._daemon.shares() - {share.group for share in self.shares.values()}
 
     async def restore(self) -> None:
         """Makes everything be as the book says, and removes what it knows nothing of. Raises `DaemonError`, OSError."""
@@ -144,8 +163,9 @@ class ShareBook:
     def incomplete(self, groups: set[str]) -> bool:
         """Whether `restore` has something to do, the daemon having ``groups``."""
         with_file = {share.id for share in self.shares.values() if share.claim is not None}
+        known = {share.group for share in self.shares.values()}
         return (
-            groups != {share.group for share in self.shares.values()}
+            not (known <= groups if self.unaccounted else known == groups)
             or not with_file <= cdi.share_ids(self._cdi)
             or not all(Path(self.socket(share_id)).is_socket() for share_id in self.shares)
         )
@@ -155,9 +175,33 @@ class ShareBook:
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240
         single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
-        await self._daemon.open(share, self.socket(share.id), device=single.index if single else None)
+        device = single.index if single else None
+        try:
+            await self._daemon.open(share, self.socket(share.id), device=device)
+        except Refused:
+            if not self.unaccounted:
+                raise
+            # One that is not accounted for may have had this name before, and a name is of one object at a time.
+            await self._daemon.remove(share.group)
+            await self._daemon.open(share, self.socket(share.id), device=device)
         if share.claim is not None:
             cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share)))
+        self.unaccounted.discard(share.id)
+
+    def _keep_all(self, damage: str) -> None:
+        # Raises OSError: were the next save the only checkpoint there is, nobody could tell what was lost.
+        found = cdi.share_ids(self._cdi) | {path.name for path in Path(self.host.shares).iterdir()}
+        lost = found - set(self.shares)
+        if lost or self._file.exists():
+            checkpoint.set_aside(self._file, damage)
+            self.unaccounted |= lost
+            checkpoint.save(self._file, self.shares.values(), self.unaccounted)
+
+    async def _forget(self, share_id: str) -> None:
+        cdi.remove(self._cdi, share_id)
+        shutil.rmtree(share_directory(self.host.shares, share_id), ignore_errors=True)
+        self.unaccounted.discard(share_id)  # its group goes with those of all others that are forgotten
+        await self._save()
 
     async def _close(self, share_id: str) -> None:
         share = self.shares.get(share_id)
@@ -194,11 +238,13 @@ class ShareBook:
             await asyncio.sleep(CLOSE_STEP_SECONDS)
 
     async def _remove_strangers(self) -> None:
-        known = set(self.shares)
+        known = set(self.shares) | self.unaccounted
         _remove_others(Path(self.host.shares), known)
         for share_id in cdi.share_ids(self._cdi) - known:
             cdi.remove(self._cdi, share_id)
-        for group in await self._daemon.shares() - {share.group for share in self.shares.values()}:
+        if self.unaccounted:
+            return  # whose groups have names that only the checkpoint knew
+        for group in await self.unknown_groups():
             with contextlib.suppress(Refused):  # it goes when its programs have
                 await self._daemon.remove(group)
 
@@ -238,7 +284,7 @@ class ShareBook:
             if self._saved >= own:
                 return  # who waited before has written this change too: pods come in crowds, and a disk is slow
             changes = self._changes
-            await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()))
+            await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()), set(self.unaccounted))
             self._saved = changes
 
 

@@ -5,7 +5,11 @@ The kubelet asks once per pod; after a restart only this file knows what running
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,40 +19,83 @@ from gemlet.decoding import from_json
 from gemlet.kube.share import Share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
 VERSION = 1
+_SHARES = '"shares":['
+_NOT_DECODED = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class _Document(msgspec.Struct, kw_only=True):
     version: int
     shares: list[msgspec.Raw]
+    unaccounted: list[str] = []
 
 
-def save(path: Path, shares: Iterable[Share]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a checkpoint says. ``unaccounted``: ids of shares of which an earlier, damaged one said too little.
+
+    ``damage``: why it does not say all, None if it does: a share that it does not name may then be in use.
+    """
+
+    shares: list[Share]
+    unaccounted: frozenset[str] = frozenset()
+    damage: str | None = None
+
+
+def save(path: Path, shares: Iterable[Share], unaccounted: Iterable[str] = ()) -> None:
     """Writes all shares, atomically and durably. Raises OSError, and then the old content stands."""
-    data = msgspec.json.encode({"version": VERSION, "shares": list(shares)})
-    whole_file.write(path, data, durable=True)
+    content = {"version": VERSION, "shares": list(shares), "unaccounted": sorted(unaccounted)}
+    whole_file.write(path, msgspec.json.encode(content), durable=True)
 
 
-def load(path: Path) -> list[Share]:
-    """The shares of the last save. A damaged entry costs that entry, a damaged file all; neither stops the agent."""
+def load(path: Path) -> Loaded:
+    """The last save. Of a damaged file the entries that are whole are taken."""
     try:
-        document = from_json(path.read_bytes(), _Document)
-    except FileNotFoundError:
-        return []
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        logger.error("checkpoint file=%s cannot be used: %s", path, error)
-        return []
+        data = path.read_bytes()
+    except OSError as error:
+        return Loaded(shares=[], damage=error.strerror or str(error))
+    try:
+        document = from_json(data, _Document)
+    except _NOT_DECODED as error:
+        return Loaded(shares=list(_whole_entries(data)), damage=str(error))
     if document.version != VERSION:
-        logger.error("checkpoint file=%s has version %d, not %d", path, document.version, VERSION)
-        return []
-    shares = []
+        return Loaded(shares=[], damage=f"it has version {document.version}, not {VERSION}")
+    shares, damage = [], None
     for raw in document.shares:
         try:
             shares.append(from_json(raw, Share))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            logger.error("checkpoint file=%s: an entry is left out: %s", path, error)
-    return shares
+        except _NOT_DECODED as error:
+            damage = f"an entry is left out: {error}"
+    return Loaded(shares=shares, unaccounted=frozenset(document.unaccounted), damage=damage)
+
+
+def set_aside(path: Path, damage: str) -> None:
+    """Keeps a damaged file for people, under a name that no save takes, and says so. Raises OSError."""
+    try:
+        kept = path.rename(path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
+    except FileNotFoundError:
+        logger.error("error: the checkpoint %s is missing, and there are shares on this node", path)
+    else:
+        logger.error("error: the checkpoint %s is damaged: %s. It is kept as %s", path, damage, kept)
+    logger.error(
+        "hint: what it does not account for is left as it is, until its pods have ended or the kubelet names it; to "
+        "have annotations apply to such pods again, delete the pods"
+    )
+
+
+def _whole_entries(data: bytes) -> Iterator[Share]:
+    text = data.decode(errors="replace")
+    place = text.find(_SHARES) + len(_SHARES)
+    if place < len(_SHARES):
+        return
+    decoder = json.JSONDecoder()
+    with contextlib.suppress(ValueError, RecursionError):  # at the first that is not whole
+        while True:
+            _, end = decoder.raw_decode(text, place)
+            with contextlib.suppress(*_NOT_DECODED):
+                yield from_json(text[place:end].encode(), Share)
+            place = end + 1  # after the comma

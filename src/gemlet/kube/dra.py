@@ -15,11 +15,12 @@ import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.kube import cdi, claims, names, services
+from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import error_message
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
 from gemlet.kube.protocol import registration_pb2 as registration
-from gemlet.kube.share import share_id_of_claim
+from gemlet.kube.share import claim_uid_of, share_id_of_claim
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,6 +75,30 @@ class DraDriver:
                 logger.warning("claim=%s/%s not unprepared: %s", claim.namespace, claim.name, error)
                 answer.claims[claim.uid].error = error_message(error)
         return answer
+
+    async def adopt(self) -> None:
+        """Opens the claims again of which a damaged checkpoint did not say enough. Raises GemletError, OSError.
+
+        The daemon still has their groups, which are named after them.
+        """
+        lost = {uid for name in self._book.unaccounted if (uid := claim_uid_of(name)) is not None}
+        for group in await self._book.unknown_groups() if lost else ():
+            namespace, _, name = group.partition("/")
+            try:
+                seen = await self._api.get(claim_path(namespace, name))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                continue
+            uid = seen["metadata"]["uid"]
+            if uid not in lost:
+                continue
+            try:
+                share = await self._open(messages.Claim(namespace=namespace, name=name, uid=uid))
+            except GemletError as error:
+                logger.warning("claim=%s/%s not accounted for: %s", namespace, name, error)
+            else:
+                logger.info("share=%s group=%s is accounted for again", share.id, share.group)
 
     async def NodeWatchResources(  # noqa: N802
         self, request: health.NodeWatchResourcesRequest

@@ -11,8 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError, Refused
+from gemlet.kube import names
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.dra import Objects, claim_path
+from gemlet.kube.share import claim_uid_of
 
 if TYPE_CHECKING:
     from gemlet.kube.book import ShareBook
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 YOUNG_SECONDS = 30.0  # the kubelet shows a device with its pod a moment after it has asked for it
+_COUNTED = (names.SLOT_RESOURCE, names.COMPUTE_RESOURCE)
 MISSED = 2  # a share must be missing from this many answers in a row
 
 
@@ -39,7 +42,7 @@ class Reaper:
     async def look(self) -> list[str]:
         """Looks once; returns the ids of the shares that were closed. Raises `KubeletUnreachable`."""
         closed = []
-        assignments = None
+        assignments = await self._kubelet.assignments() if self._uncounted() else None
         for share in list(self._book.shares.values()):
             if 0 <= time.time() - share.opened < self._young:  # a clock that was set back makes nothing young for hours
                 continue
@@ -54,7 +57,33 @@ class Reaper:
             self._missed[share.id] = self._missed.get(share.id, 0) + 1
             if self._missed[share.id] >= MISSED and await self._close(share):
                 closed.append(share.id)
-        self._missed = {name: count for name, count in self._missed.items() if name in self._book.shares}
+        if assignments is not None:
+            closed += await self._close_uncounted(assignments)
+        known = {*self._book.shares, *self._book.unaccounted}
+        self._missed = {name: count for name, count in self._missed.items() if name in known}
+        return closed
+
+    def _uncounted(self) -> list[str]:
+        # Those of claims are prepared again, or unprepared, by their id.
+        return [name for name in self._book.unaccounted if claim_uid_of(name) is None]
+
+    async def _close_uncounted(self, assignments: Assignments) -> list[str]:
+        """Closes what no checkpoint accounts for, once every container with a device is accounted for otherwise."""
+        known = {
+            (resource, device)
+            for share in self._book.shares.values()
+            for resource, devices in share.devices.items()
+            for device in devices
+        }
+        # Units of memory are in no share: who has them has units of time.
+        counted = {holder for holder in assignments.holders if holder[0] in _COUNTED}
+        closed = []
+        for share_id in self._uncounted():
+            self._missed[share_id] = 0 if counted - known else self._missed.get(share_id, 0) + 1
+            if self._missed[share_id] >= MISSED:
+                await self._book.close(share_id)
+                logger.info("share=%s closed: no container has it", share_id)
+                closed.append(share_id)
         return closed
 
     async def _wanted(self, share: Share) -> bool:

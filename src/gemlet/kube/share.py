@@ -6,6 +6,8 @@ import msgspec
 
 from gemlet.kube.request import Amounts
 
+_CLAIM = "claim-"
+
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """The user of a share, as far as it is known: a claim may have no pod yet, and Allocate does not learn of the
@@ -39,4 +41,9 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 def share_id_of_claim(uid: str) -> str:
     """The share of a claim; the same for each call, so that preparing twice is preparing once."""
-    return f"claim-{uid}"
+    return f"{_CLAIM}{uid}"
+
+
+def claim_uid_of(share_id: str) -> str | None:
+    """The uid of the claim that a share is of; None if it is of none."""
+    return share_id.removeprefix(_CLAIM) if share_id.startswith(_CLAIM) else None
