@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 * 1024**2  # a trace of a month in seconds has 20 MB
 
 
-def read_text(path: Path, *, regular: bool = False) -> str:
-    """The whole file. ``regular``: refuse what only looks like a file, such as a pipe. Raises ConfigError."""
+def read_text(path: Path, *, regular: bool = False, most: int = MAX_BYTES) -> str:
+    """The whole file, of ``most`` bytes. ``regular``: refuse what only looks like a file, such as a pipe.
+
+    Raises ConfigError.
+    """
     try:
         if regular:
-            content = read_bytes(path, MAX_BYTES)
+            content = read_bytes(path, most)
         else:
             with path.open("rb") as file:  # people name pipes, too: gemlet plan <(...)
-                content = _bounded(file, MAX_BYTES, path)
+                content = _bounded(file, most, path)
         return content.decode().replace("\r\n", "\n")
     except OSError as error:
         hint = "check the spelling" if error.errno == errno.ENOENT else None

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.errors import ConfigError
+from gemlet.inference_protocol import model_config_pb2
 from gemlet.serve.models.specification import TensorSpec
-from gemlet.serve.server.repository import native_config, tree, triton_config
+from gemlet.serve.server.repository import native_config, text_fields, tree, triton_config
 
 GOOD = """\
 platform: noop
@@ -401,3 +402,45 @@ def test_a_model_of_code_that_is_no_source_is_not_read_whole(model):
     assert "larger than" in str(tree.look(model).error)
     (model / "config.yaml").unlink()
     assert "larger than" in str(tree.look(model).error)
+
+
+class Looked(str):
+    """Counts the characters that are looked through for newlines."""
+
+    __slots__ = ("through",)
+
+    def count(self, wanted, start=0, end=None):
+        stop = len(self) if end is None else end
+        self.through += stop - start
+        return super().count(wanted, start, stop)
+
+
+def test_fields_are_numbered_in_one_pass():
+    def looked(count):
+        text = Looked("".join(f'parameters {{ key: "{n}" value {{ string_value: "v" }} }}\n' for n in range(count)))
+        text.through = 0
+        found = list(text_fields.fields(text, model_config_pb2.ModelConfig.DESCRIPTOR))
+        assert [field.line for field in found if field.path == "parameters"] == list(range(1, count + 1))
+        return text.through / len(text)
+
+    assert looked(2000) <= looked(20) + 1, "20,000 parameters took a quarter of a minute"
+
+
+def test_a_string_that_is_never_closed_is_looked_at_once():
+    """Each quote within it was tried to its end."""
+    for text in ('"' + '\\"' * 50, "'" + "\\'" * 50):
+        (found,) = re.finditer(text_fields.QUOTED, text + "\n")
+        assert found[0] == text
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config.pbtxt"])
+def test_a_configuration_has_a_largest_size(model, name):
+    (model / name).write_text("#" * tree.MAX_CONFIG_BYTES + "\n")
+    error = wrong(model)
+    assert error.path == str(model / name)
+    assert "larger than 1048576 bytes" in str(error)
+
+
+def test_an_error_does_not_quote_the_whole_of_a_line(model):
+    (model / "config.pbtxt").write_text('name: "' + "x" * 10_000)
+    assert len(str(wrong(model))) < 2000

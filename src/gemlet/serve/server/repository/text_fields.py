@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-QUOTED = r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|#[^\n]*"""
+# With what is never closed, too: were it no match, each quote within it would be tried to the end of the line.
+QUOTED = r""""(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?|#[^\n]*"""
 _TOKEN = re.compile(QUOTED + r"|[A-Za-z_]\w*|[^\s\w]|\w+")
 
 
@@ -28,6 +29,7 @@ def fields(text: str, descriptor: Any) -> Iterator[Field]:
     tokens = [found for found in _TOKEN.finditer(text) if not found[0].startswith("#")]
     within: list[tuple[str, Any]] = [("", descriptor)]  # path and descriptor, None within an unknown field
     path, inner = "", None
+    line, counted = 1, 0  # newlines before ``counted``: each part of the text is looked through once
     for number, found in enumerate(tokens):
         token = found[0]
         following = tokens[number + 1][0] if number + 1 < len(tokens) else ""
@@ -42,5 +44,5 @@ def fields(text: str, descriptor: Any) -> Iterator[Field]:
             field = message.fields_by_name.get(token) if message is not None else None
             inner = field.message_type if field is not None else None
             value = tokens[number + 2][0] if following == ":" and number + 2 < len(tokens) else ""
-            line = text.count("\n", 0, found.start()) + 1
+            line, counted = line + text.count("\n", counted, found.start()), found.start()
             yield Field(path, line, field is not None, value if value not in {"{", "[", "<"} else "")

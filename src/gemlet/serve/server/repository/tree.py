@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NATIVE, TRITON = "config.yaml", "config.pbtxt"
+MAX_CONFIG_BYTES = 1024**2  # takes a second or two to read; what people write has some thousand
 Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -87,13 +88,13 @@ def read_model(folder: Path) -> tuple[ModelSpec, ...]:
     text = ""
     if theirs.exists() or not ours.exists():
         if theirs.exists():
-            message, notes = triton_config.read(read_text(theirs, regular=True), theirs)
+            message, notes = triton_config.read(read_text(theirs, regular=True, most=MAX_CONFIG_BYTES), theirs)
             for note in notes:
                 logger.warning("%s: %s", theirs, note)
         message = completion.completed(message, folder)
         said = triton_config.said(message, theirs)
     if ours.exists():
-        text = read_text(ours, regular=True)
+        text = read_text(ours, regular=True, most=MAX_CONFIG_BYTES)
         said = config.merged(said, native_config.parse(text, ours))
     elif said.slo is None and said.slo_ms is None and said.service_class is None:
         said = msgspec.structs.replace(said, service_class="throughput")  # no request is too late for Triton

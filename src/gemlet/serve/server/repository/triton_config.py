@@ -52,6 +52,7 @@ IGNORED = {  # of the known fields: why, where another one takes its place
     "dynamic_batching.preferred_batch_size": "the plan decides how large batches are",
     "dynamic_batching.default_queue_policy": "a request may wait as long as its reply can come within `slo_ms`",
 }
+MAX_TOLD = 1000  # characters of an error
 OURS = frozenset({"slo_ms", "slo", "sm", "class", "priority"})
 
 
@@ -68,6 +69,8 @@ def read(text: str, path: Path) -> tuple[model_config_pb2.ModelConfig, tuple[str
         text_format.Parse(_with_colons(text), message, allow_unknown_field=True)
     except text_format.ParseError as error:
         told = re.sub(r"^\d+:\d+ : ", "", str(error)).strip("'")
+        if len(told) > MAX_TOLD:  # it quotes the line
+            told = f"{told[: MAX_TOLD // 2]} ... {told[-MAX_TOLD // 2 :]}"
         raise ConfigError(
             told,
             path=str(path),
