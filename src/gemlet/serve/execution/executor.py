@@ -21,6 +21,7 @@ from gemlet.errors import GemletError
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.loan import FREE, Loan
+from gemlet.serve.execution.printed import PassedOn
 from gemlet.serve.models.specification import ModelError, ModelSpec
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 120.0  # importing torch and making a CUDA context, on a busy machine
 STOP_SECONDS = 5.0
 LAST_WORDS_SECONDS = 1.0  # for what a process that has ended said before
-STDERR = 2  # what models print is words, not data
 ARENA_BYTES = 256 * 1024**2
 ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # so that CUDA counts devices as NVML does
 
@@ -123,6 +123,7 @@ class Executor:
         self._lanes: dict[str, asyncio.Transport] = {}  # by gpu-let
         self._process: asyncio.subprocess.Process | None = None
         self._handle: int | None = None  # a pidfd: to signal by asyncio's Process may take the exit status from it
+        self._printed: PassedOn | None = None
         self._watching: asyncio.Task[None] | None = None
         self._inputs: arena.Arena | None = None
         self._outputs: arena.Mapping | None = None
@@ -140,11 +141,13 @@ class Executor:
             self._inputs, self._outputs = arena.Arena(shared[0]), arena.Mapping(shared[1])
             transport, _ = await self._loop.create_connection(lambda: Link(self), sock=ours)
             self._transport = transport
+            self._printed = PassedOn(self.name)
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
                 "--door", str(door.fileno()), "--inputs", str(shared[0]), "--outputs", str(shared[1]),
                 "--backend", self.backend,
-                pass_fds=(theirs.fileno(), door.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
+                pass_fds=(theirs.fileno(), door.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL,
+                stdout=self._printed.descriptor, stderr=self._printed.descriptor,
                 start_new_session=True,  # what a model sends to its process group is not for the server
                 env=ENVIRONMENT | os.environ | self._environment,
             )  # fmt: skip
@@ -159,6 +162,8 @@ class Executor:
         finally:
             theirs.close()
             door.close()
+            if self._printed is not None:
+                self._printed.began()
             for descriptor in shared:
                 os.close(descriptor)
         try:
@@ -261,6 +266,8 @@ class Executor:
             except TimeoutError:
                 self.kill()
                 await self._process.wait()
+        if self._printed is not None:
+            await asyncio.to_thread(self._printed.finish)
         self._drop()
 
     def kill(self) -> None:

@@ -9,6 +9,7 @@ socket is gone; a run that is still at work then dies with it.
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import queue
@@ -20,11 +21,13 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from gemlet.daemon.logs import Limiter
 from gemlet.errors import DeviceError, GemletError
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
+from gemlet.serve.execution.printed import LINE_BYTES, LINES_PER_MINUTE
 from gemlet.serve.execution.python_host import PythonHost
 from gemlet.serve.execution.triton.responses import Failure
 from gemlet.serve.execution.whole_device import start_again_as_whole
@@ -74,14 +77,21 @@ class Channel:
 
 
 class LogSender(logging.Handler):
-    """Sends log lines to the server, which writes them with its own."""
+    """Sends log lines to the server, which writes them with its own: no more than printed.LINES_PER_MINUTE."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
         self._channel = channel
+        self._limiter = Limiter(LINES_PER_MINUTE)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._channel.send(protocol.Log(record.levelno, record.name, self.format(record)))
+        passes, left_out = self._limiter.allow(None, now=time.monotonic())
+        if not passes:
+            return
+        if left_out:
+            told = f"{left_out} lines were left out: more than {LINES_PER_MINUTE} a minute"
+            self._channel.send(protocol.Log(logging.WARNING, logger.name, told))
+        self._channel.send(protocol.Log(record.levelno, record.name, self.format(record)[:LINE_BYTES]))
 
 
 class Worker:
@@ -340,6 +350,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # systemd sends them to all; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a pipe leads to the server, and what is printed may be the last
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
     inputs: Mapping
     outputs: Arena

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.config.text_file import MAX_BYTES, read_bytes
 from gemlet.errors import ConfigError
+from gemlet.serve.execution.printed import passed_on
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ def _asked(message: model_config_pb2.ModelConfig, kind: str, path: Path, folder:
 def _ask(kind: str, path: Path, folder: Path, told: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "gemlet.serve.execution.triton.completing", kind, str(path), str(folder)]
     try:
-        done = subprocess.run(command, input=told, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+        with passed_on(folder.name) as stderr:
+            done = subprocess.run(
+                command, input=told, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=PATIENCE_S, check=False
+            )
     except subprocess.TimeoutExpired:
         message = f"its file did not tell the configuration within {PATIENCE_S:g} s"
         raise ConfigError(message, path=str(path), hint="write inputs and outputs into config.pbtxt") from None
