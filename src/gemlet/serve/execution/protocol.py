@@ -185,9 +185,18 @@ class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
 
 ToExecutor = Begin | Load | Unload | Partition | Run | Release | Reply | Stop
 ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Log
+TEXT_CHARACTERS = 8192
 _encoder = msgspec.msgpack.Encoder()
 to_executor = msgpack_decoder(ToExecutor)
 to_server = msgpack_decoder(ToServer)
+
+
+def told(text: str) -> str:
+    """What a model says as it can be sent: of bounded length, and without halves of characters, which are in names of
+    files that are not UTF-8."""
+    if len(text) > TEXT_CHARACTERS:
+        text = text[:TEXT_CHARACTERS] + "..."
+    return text.encode(errors="backslashreplace").decode()
 
 
 def frame(message: ToExecutor | ToServer) -> bytes:

@@ -27,7 +27,7 @@ from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
-from gemlet.serve.execution.printed import LINE_BYTES, LINES_PER_MINUTE
+from gemlet.serve.execution.printed import LINES_PER_MINUTE
 from gemlet.serve.execution.python_host import PythonHost
 from gemlet.serve.execution.triton.responses import Failure
 from gemlet.serve.execution.whole_device import start_again_as_whole
@@ -89,9 +89,14 @@ class LogSender(logging.Handler):
         if not passes:
             return
         if left_out:
-            told = f"{left_out} lines were left out: more than {LINES_PER_MINUTE} a minute"
-            self._channel.send(protocol.Log(logging.WARNING, logger.name, told))
-        self._channel.send(protocol.Log(record.levelno, record.name, self.format(record)[:LINE_BYTES]))
+            missed = f"{left_out} lines were left out: more than {LINES_PER_MINUTE} a minute"
+            self._channel.send(protocol.Log(logging.WARNING, logger.name, missed))
+        try:
+            line = protocol.told(self.format(record))
+        except Exception:  # noqa: BLE001  of what a model gave to be shown
+            self.handleError(record)
+        else:
+            self._channel.send(protocol.Log(record.levelno, protocol.told(record.name), line))
 
 
 class Worker:
@@ -258,7 +263,7 @@ class Worker:
         with self._released_on_failure() as tensors_so_far:
             for response in responses:
                 if isinstance(response, Failure):
-                    placed.append(protocol.FailedRequest(response.message, response.code))
+                    placed.append(protocol.FailedRequest(protocol.told(response.message), response.code))
                     continue
                 own = []
                 for name, array in response.items():
@@ -321,11 +326,16 @@ def _datatype(model: ModelSpec, name: str, array: np.ndarray) -> str:
 
 def _failure(ticket: int, error: BaseException) -> protocol.Failed:
     if isinstance(error, GpuLetGone):
-        return protocol.Failed(ticket, "gone", error.message)
+        return protocol.Failed(ticket, "gone", protocol.told(error.message))
     if isinstance(error, GemletError):
-        return protocol.Failed(ticket, "model", error.message, error.hint)
-    logger.error("%s: %s", type(error).__name__, error, exc_info=error)
-    return protocol.Failed(ticket, "crash", f"{type(error).__name__}: {error}")
+        hint = None if error.hint is None else protocol.told(error.hint)
+        return protocol.Failed(ticket, "model", protocol.told(error.message), hint)
+    try:
+        message = f"{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001  a model's own exception, whose text is code of the model's
+        message = f"{type(error).__name__}, whose text cannot be had"
+    logger.error("%s", message, exc_info=error)
+    return protocol.Failed(ticket, "crash", protocol.told(message))
 
 
 def _end_with_host() -> None:

@@ -119,7 +119,7 @@ def test_the_log_of_a_process_is_bounded(monkeypatch):
     for _ in range(LINES_PER_MINUTE + 7):
         log("x" * 100_000)
     assert len(sent.messages) == LINES_PER_MINUTE
-    assert {len(message.line) for message in sent.messages} == {LINE_BYTES}
+    assert {len(message.line) for message in sent.messages} == {protocol.TEXT_CHARACTERS + 3}
     now[0] = 61.0
     log("y")
     told, last = sent.messages[LINES_PER_MINUTE:]

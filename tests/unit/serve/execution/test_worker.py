@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import socket
@@ -13,7 +14,7 @@ import pytest
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import GpuLet
-from gemlet.serve.execution.worker import Channel, Worker
+from gemlet.serve.execution.worker import Channel, LogSender, Worker
 from gemlet.serve.models.specification import ModelError
 from tests.unit.serve.stand_in import model
 
@@ -137,3 +138,43 @@ def test_a_model_that_calls_exit_has_failed_and_its_gpu_let_goes_on():
     worker._obey()
     told = said.messages.get(timeout=60)
     assert (told.ticket, told.message) == (3, "SystemExit: 3")
+
+
+class TextOfItsOwn(Exception):
+    def __str__(self):
+        raise self
+
+
+@pytest.mark.parametrize(
+    ("error", "starts"),
+    [
+        (ValueError("no file \udcff"), "ValueError: no file \\udcff"),
+        (ModelError("no file \udcff", hint="\udcff"), "no file \\udcff"),
+        (ValueError("x" * 10_000_000), "ValueError: xxx"),
+        (TextOfItsOwn(), "TextOfItsOwn, whose text cannot be had"),
+    ],
+    ids=["half of a character", "the same in an error of ours", "long", "none"],
+)
+def test_whatever_a_model_raises_can_be_sent(error, starts, monkeypatch):
+    """Else its gpu-let's thread ended, and all that waited for it got no answer."""
+    monkeypatch.setattr("gemlet.serve.execution.worker.logger.disabled", True)  # pytest cannot send such text either
+
+    class Raising(Leaving):
+        def run(self, *_):
+            raise error
+
+    worker = Worker(Raising(), Said(), None, None)
+    worker._models["m"] = model()
+    (sent,) = [worker._answer(protocol.Run(1, "let", "m", 1, (), ()))]
+    failed = protocol.to_server.decode(protocol.frame(sent)[protocol.LENGTH_BYTES :])
+    assert failed.message.startswith(starts)
+    assert len(failed.message) < 10_000
+
+
+def test_a_log_line_that_cannot_be_shown_costs_that_line(capsys):
+    said = Said()
+    handler = LogSender(said)
+    for given in (TextOfItsOwn(), "\udcff"):
+        handler.handle(logging.LogRecord("gemlet.serve.executor", logging.INFO, "", 0, "%s", (given,), None))
+    assert said.messages.get_nowait().line == "\\udcff"
+    assert said.messages.empty()

@@ -14,6 +14,7 @@ from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.server.frontend import (
     connections,
     grpc_procedures,
+    grpc_wire,
     health,
     infer_messages,
     intake,
@@ -285,7 +286,7 @@ class InferStream:
         self._send(asking, whole)
 
     def _refuse(self, asking: Asking, refusal: Refusal) -> None:
-        whole = messages.ModelStreamInferResponse(error_message=refusal.message)
+        whole = messages.ModelStreamInferResponse(error_message=grpc_wire.shortened(refusal.message))
         whole.infer_response.id = asking.id
         self._send(asking, whole)
 

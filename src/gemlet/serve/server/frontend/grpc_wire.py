@@ -17,6 +17,10 @@ ENCODINGS = frozenset({b"identity", b"gzip", b"deflate"})
 TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 UNIT_MS = {b"H": 3_600_000.0, b"M": 60_000.0, b"S": 1000.0, b"m": 1.0, b"u": 0.001, b"n": 0.000001}
 PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # of a status message; other bytes are written as %XX
+# Of a status message as it is sent: with all headers beside it less than the 8 KiB that clients take by default. A
+# client that gets more knows neither status nor message.
+MESSAGE_BYTES = 4096
+CUT = b"..."
 Header = tuple[bytes, bytes]
 HEAD: list[Header] = [
     (b":status", b"200"),
@@ -78,9 +82,35 @@ def trailers(status: Status, message: str = "", more: tuple[Header, ...] = ()) -
     """What ends an answer."""
     ended = [(b"grpc-status", b"%d" % status), *more]
     if message:
-        text = b"".join(b"%c" % byte if byte in PLAIN else b"%%%02X" % byte for byte in message.encode())
-        ended.append((b"grpc-message", text))
+        ended.append((b"grpc-message", _fitting(message)))
     return ended
+
+
+def _fitting(message: str) -> bytes:
+    """A status message as it is sent, cut after a character where it would not fit."""
+    whole = _percent_encoded(message[: MESSAGE_BYTES + 1])
+    if len(whole) <= MESSAGE_BYTES:
+        return whole
+    kept, room = [], MESSAGE_BYTES - len(CUT)
+    for character in message:
+        piece = _percent_encoded(character)
+        room -= len(piece)
+        if room < 0:
+            break
+        kept.append(piece)
+    return b"".join((*kept, CUT))
+
+
+def shortened(message: str) -> str:
+    """The same for a field of an answer."""
+    fits = len(message) <= MESSAGE_BYTES
+    text = message if fits else message[: MESSAGE_BYTES - len(CUT)] + CUT.decode()
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _percent_encoded(text: str) -> bytes:
+    data = text.encode(errors="backslashreplace")
+    return b"".join([b"%c" % byte if byte in PLAIN else b"%%%02X" % byte for byte in data])
 
 
 OK = trailers(Status.OK)  # of most answers
