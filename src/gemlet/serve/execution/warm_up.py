@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemlet.config.text_file import read_bytes
+from gemlet.errors import GemletError
 from gemlet.inference_protocol import tensors
 from gemlet.serve.models.specification import ModelError
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 ZERO, RANDOM = "zero", "random"
+MAX_FILE_BYTES = 1024**3  # for all rows of a sample
 FOLDER = "warmup"  # of a model, with the files that samples name
 
 
@@ -28,7 +31,7 @@ def warm_up(model: ModelSpec, run: Callable[[Mapping[str, np.ndarray], int], obj
             for _ in range(max(1, sample.count)):
                 run(given, max(1, sample.rows))
         except Exception as error:
-            told = error.message if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+            told = error.message if isinstance(error, GemletError) else f"{type(error).__name__}: {error}"
             raise ModelError(f"{model.name}: warm-up {sample.name!r} failed: {told}") from error
 
 
@@ -36,7 +39,7 @@ def _array(model: ModelSpec, tensor: TensorSpec, fill: str, rows: int) -> np.nda
     """Of these rows, all alike where a file fills them."""
     shape = (rows, *tensor.shape) if model.max_batch else tensor.shape
     if fill not in {ZERO, RANDOM}:
-        data = Path(model.directory, FOLDER, fill).read_bytes()
+        data = read_bytes(Path(model.directory, FOLDER, fill), MAX_FILE_BYTES // max(1, rows))
         return tensors.to_array(data * (rows if model.max_batch else 1), tensor.datatype, shape)
     if tensor.datatype == "BYTES":
         array = np.empty(shape, dtype=object)
@@ -46,4 +49,6 @@ def _array(model: ModelSpec, tensor: TensorSpec, fill: str, rows: int) -> np.nda
     if fill == ZERO:
         return np.zeros(shape, dtype=kind)
     chance = np.random.default_rng(prod(shape))
-    return chance.random(shape).astype(kind) if kind.kind == "f" else chance.integers(0, 2, shape).astype(kind)
+    if kind.kind != "f":
+        return chance.integers(0, 2, shape, dtype=kind.type)
+    return chance.random(shape, dtype=np.float64 if kind.itemsize == 8 else np.float32).astype(kind, copy=False)

@@ -140,6 +140,22 @@ def test_yaml_that_is_none_names_the_place(model):
     assert error.line == 2
 
 
+WARM = """\
+backend: 'python'
+input { name: 'A' data_type: TYPE_FP32 dims: 4 }
+output { name: 'B' data_type: TYPE_FP32 dims: 4 }
+"""
+
+
+def sample(said, *, dims="4", kind="FP32", more=()):
+    """Of a warm-up, in a file that is right otherwise."""
+    inputs = "".join(
+        f"inputs {{ key: '{name}' value {{ data_type: TYPE_{kind} dims: [{dims}] zero_data: true }} }} "
+        for name in ("A", *more)
+    )
+    return f"model_warmup {{ name: 'a' {said} {inputs} }}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -151,16 +167,39 @@ def test_yaml_that_is_none_names_the_place(model):
             "what fills it",
         ),
         ("model_warmup { name: 'a' inputs { key: 'A' value { zero_data: true } } }", "model_warmup inputs A: it does"),
+        (sample("count: 1001"), "model_warmup 1 count: 1001 makes 1001 runs of all samples: expected at most 1000"),
+        (sample("count: 600") * 2, "model_warmup 2 count: 600 makes 1200 runs"),
+        (sample("count: 4294967295"), "model_warmup 1 count: 4294967295"),
+        (sample("") * 101, "model_warmup: 101 samples are too many: expected at most 100"),
+        (sample("batch_size: 65537"), "model_warmup 1 batch_size: 65537 is not valid: expected at most 65536"),
+        (sample("batch_size: 4294967295"), "model_warmup 1 batch_size: 4294967295"),
+        (sample("", dims="1048576, 257"), "model_warmup 1 inputs A dims: the sample has more than 1073741824 bytes"),
+        (sample("batch_size: 65536", dims="65536"), "model_warmup 1 inputs A dims: the sample has more than"),
+        (sample("", dims="9223372036854775807, 9223372036854775807"), "model_warmup 1 inputs A dims: the sample has"),
+        (sample("", dims="1048576, 129", more=("B", "C")), "model_warmup 1 inputs B dims: the sample has more than"),
+        (sample("", dims="134217729", kind="STRING"), "model_warmup 1 inputs A dims: the sample has more than"),
+        (sample("", dims="4, -1"), "model_warmup 1 inputs A dims: [4, -1] has a negative size"),
         ('default_model_filename: "../model.py"', "default_model_filename: '../model.py' is not the name of a file"),
         ('input { name: "x" dims: 1 }', "input 1 data_type: it does not say"),
         ('parameters { key: "slo_ms" value { string_value: "soon" } }', "'soon' is not a number"),
     ],
 )
 def test_errors_in_tritons_format(model, text, message):
+    if text.startswith("model_warmup"):
+        text += WARM
+    (model / "1" / "model.py").touch()
     (model / "config.pbtxt").write_text(text)
     error = wrong(model)
     assert error.path == str(model / "config.pbtxt")
     assert message in str(error)
+
+
+def test_a_warm_up_within_its_bounds_is_taken(model):
+    (model / "1" / "model.py").touch()
+    most = sample("count: 901 batch_size: 65536", dims="4096") + sample("", dims="268435456") * 99
+    (model / "config.pbtxt").write_text(most + WARM)
+    (spec,) = tree.read_model(model)
+    assert len(spec.warm_up) == 100
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from gemlet.config import suggest
 from gemlet.config.quantities import check_fraction, parse_seconds, parse_share
 from gemlet.errors import ConfigError, InvalidValue
+from gemlet.inference_protocol.tensors import ELEMENTS
 from gemlet.serve.models.built_in import BUILT_IN
 from gemlet.serve.models.specification import ModelSpec, Platform, TensorSpec, WarmUp
 
@@ -36,6 +38,11 @@ DEFAULT_SLO_MS = 1000.0
 DEFAULT_PRIORITY = 2
 MAX_PRIORITY = 1000
 MAX_VERSIONS = 1_000_000
+# Of the batches before the first request, for which other models of the executor wait.
+MAX_WARM_UPS = 100
+MAX_WARM_UP_RUNS = 1000  # of all samples
+MAX_WARM_UP_BYTES = 1024**3  # of the inputs of one
+OBJECT = (8, "O")  # of numpy, for an element of BYTES
 
 
 class TensorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,7 +164,7 @@ def specification(config: Config, directory: Path, version: int) -> ModelSpec:
         parameters={key: _text(value) for key, value in (config.parameters or {}).items()},
         version=version,
         file=config.file or "",
-        warm_up=config.warm_up or (),
+        warm_up=_warm_up(config.warm_up or ()),
     )
 
 
@@ -250,6 +257,34 @@ def _priority(config: Config) -> int:
         hint = f"write 1 for what is served first; the default is {DEFAULT_PRIORITY}"
         raise FieldError(("priority",), f"{config.priority} is not valid: expected 1 to {MAX_PRIORITY}", hint)
     return config.priority
+
+
+def _warm_up(samples: tuple[WarmUp, ...]) -> tuple[WarmUp, ...]:
+    """The same, by the names that they have in config.pbtxt. Raises FieldError."""
+    if len(samples) > MAX_WARM_UPS:
+        message = f"{len(samples)} samples are too many: expected at most {MAX_WARM_UPS}"
+        raise FieldError(("model_warmup",), message, "one of each shape that matters will do")
+    runs = 0
+    for number, sample in enumerate(samples):
+        runs += max(1, sample.count)
+        if runs > MAX_WARM_UP_RUNS:
+            message = f"{sample.count} makes {runs} runs of all samples: expected at most {MAX_WARM_UP_RUNS}"
+            raise FieldError(("model_warmup", number, "count"), message, "a few are enough for a model to be warm")
+        if sample.rows > MAX_BATCH:
+            message = f"{sample.rows} is not valid: expected at most {MAX_BATCH}"
+            raise FieldError(("model_warmup", number, "batch_size"), message)
+        nbytes = 0
+        for tensor, _ in sample.inputs:
+            field = ("model_warmup", number, "inputs", tensor.name, "dims")
+            if any(size < 0 for size in tensor.shape):
+                raise FieldError(field, f"{list(tensor.shape)} has a negative size", "a sample has a shape of its own")
+            nbytes += max(1, sample.rows) * prod(tensor.shape) * ELEMENTS.get(tensor.datatype, OBJECT)[0]
+            if nbytes > MAX_WARM_UP_BYTES:
+                message = (
+                    f"the sample has more than {MAX_WARM_UP_BYTES} bytes with {sample.rows} x {list(tensor.shape)}"
+                )
+                raise FieldError(field, message, "write smaller dims, or a smaller batch_size")
+    return samples
 
 
 def _text(value: str | float | bool) -> str:
