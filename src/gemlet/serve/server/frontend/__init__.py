@@ -6,7 +6,7 @@ intake.py        what both protocols do alike with a request, and with its answe
 infer_json.py    a request and its answer as JSON and binary tensors
 connections.py   listens for either protocol, and chooses which connections there may be
 http_server.py   what those of HTTP share;  http_connection.py: one of them: parsing, order of answers, back pressure
-http_exchange.py a request and its answer;  http_routes.py: everything but inference
+http_exchange.py a request and its answer;  http_inference.py: inference;  http_routes.py: everything else
 grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a request and its answer as messages
 raw_messages.py  usual requests over gRPC, read by their bytes
 grpc_connection.py HTTP/2: a connection, its calls, back pressure

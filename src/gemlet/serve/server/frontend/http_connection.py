@@ -1,8 +1,7 @@
 """HTTP/1.1 connections: requests in by httptools, answers out in the order of the requests.
 
-An inference request is handed to the engine where its last byte is parsed, without a task; its answer is written when
-the engine calls back. Everything else is a task of http_routes.py, and what would take long by its size alone, a task
-that waits for another process (unpacking.py). A client that does not read its answers is not read from either.
+What becomes of an inference request is in http_inference.py; everything else is a task of http_routes.py. A client that
+does not read its answers is not read from either.
 
 What clients may take is in limits.py. A connection holds nothing after it is lost: its parser knows it, and the two
 would keep each other, and a body that was never finished, until somebody collects garbage.
@@ -18,36 +17,27 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 
-from gemlet.serve.dispatch.call import Call, Refusal
 from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.server.frontend import (
     access,
-    connections,
+    http_inference,
     http_routes,
-    infer_json,
     intake,
     limits,
     peers,
-    regions,
     unpacking,
 )
-from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
+from gemlet.serve.server.frontend.http_exchange import Exchange
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
-
-    from gemlet.inference_protocol.tensors import Buffer
-    from gemlet.serve.dispatch.call import Tensor
-    from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.infer_json import Form
+    from collections.abc import Callable, Coroutine
 
 MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
 # Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
 READ_BYTES = 2 * 1024
 TURN_S = 0.002
-BINARY = b"application/octet-stream"
 TRACE_BYTES = 64  # of a traceparent, which has 55
 
 
@@ -62,10 +52,8 @@ class Bad(Exception):
         self.more = more
 
 
-class Server(connections.Known, Protocol):
+class Server(http_inference.Server, Protocol):
     """What its connections know of the server; http_server.py is it."""
-
-    unpacking: unpacking.Unpacking
 
     def target(self, url: bytes) -> tuple[str, str] | None:
         """(model, version) of an inference URL; None for any other."""
@@ -384,8 +372,7 @@ class Connection(asyncio.Protocol):
         exchange.keep_alive = parser.should_keep_alive()
         self._exchanges.append(exchange)
         body = self._body
-        exchange.request_bytes = self._body_bytes
-        self._pending_bytes += self._body_bytes
+        self.waits(exchange, self._body_bytes)
         url, header, encoding = self._url, self._json_length, self._encoding
         method = parser.get_method()
         exchange.head_only = method == b"HEAD"
@@ -402,102 +389,36 @@ class Connection(asyncio.Protocol):
             else:
                 encoding = b""
             if target is None:
-                self._route(exchange, method, url, body)
-            elif header == 0 and not encoding:
-                self._infer(exchange, target, infer_json.raw(body, self._spec(target)))
-            elif encoding or infer_json.json_end(body, header) > limits.HERE_BYTES:
-                self._later(self._infer_large(exchange, target, body, encoding, header))
+                given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions)
+                self.in_turn(partial(http_routes.respond, self._service, exchange, given))
             else:
-                self._infer(exchange, target, infer_json.parse(body, header, self.regions))
+                http_inference.read(self, exchange, target, body, encoding=encoding, header=header)
         except Exception as error:  # noqa: BLE001  it is the answer
             exchange.refuse(intake.refusal_of(error))
         if len(self._exchanges) >= MAX_PIPELINED or self._pending_bytes > MAX_PIPELINED_BYTES:
             self._regulate()
 
-    # What becomes of a request
+    # Accounts
 
-    def _spec(self, target: tuple[str, str]) -> ModelSpec:
-        """Raises Refusal."""
-        served = self._service.engine.models.find(*target)
-        if served is None:
-            raise self._service.engine.models.unknown(*target)
-        return served.spec
-
-    async def _infer_large(
-        self, exchange: Exchange, target: tuple[str, str], body: Buffer, encoding: bytes, header: int | None
-    ) -> None:
-        """As _infer(), of a request that is read in another process."""
-        nbytes = len(body)
-        try:
-            self._large_bytes += nbytes
-            self._hold()
-            asked, tail = await self.server.unpacking(
-                nbytes, unpacking.unpack, body, encoding, header, self._limits.request_bytes
-            )
-            self._infer(exchange, target, infer_json.assemble(asked, memoryview(tail), self.regions))
-        except Exception as error:  # noqa: BLE001  it is the answer
-            exchange.refuse(intake.refusal_of(error))
-        finally:
-            self._large_bytes -= nbytes
-            self._hold()
-
-    def _infer(
-        self,
-        exchange: Exchange,
-        target: tuple[str, str],
-        parsed: tuple[list[Tensor], Form, infer_json.Parameters],
-    ) -> None:
-        """Raises Refusal."""
-        model, version = target
-        given, form, parameters = parsed
-        form.model, form.version = model, version
-        write, refuse = partial(self._write, exchange, form), partial(_refuse, exchange)
-        reply = intake.Reply(self._service, self.regions, form, True, write, refuse, self._later)
-        call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
-        shared = sum([tensor.nbytes for tensor in regions.unread(given)])
-        exchange.request_bytes += shared
-        self._pending_bytes += shared
-        rest = intake.check(self._service, self.regions, form, parameters, call)
-        if rest is None:
-            self._submit(exchange, call)
-        else:
-            self._later(self._infer_after(exchange, call, rest))
-
-    async def _infer_after(self, exchange: Exchange, call: Call, rest: intake.Rest) -> None:
-        try:
-            await rest()
-        except Exception as error:  # noqa: BLE001  it is the answer
-            exchange.refuse(intake.refusal_of(error))
-        else:
-            self._submit(exchange, call)
-
-    def _submit(self, exchange: Exchange, call: Call) -> None:
-        exchange.call = call
-        self._service.engine.infer(call)
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs it beside; it ends with the connection."""
         task = self.server.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _route(self, exchange: Exchange, method: bytes, url: bytes, body: Buffer) -> None:
-        given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions)
-        self._control.add(lambda: self._later(http_routes.respond(self._service, exchange, given)))
+    def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """As later(), when it is the request's turn among those of this connection."""
+        self._control.add(lambda: self.later(work()))
 
-    def _write(
-        self,
-        exchange: Exchange,
-        form: Form,
-        spec: ModelSpec,
-        outputs: list[Tensor],
-        finished: Mapping[str, infer_json.Finished],
-    ) -> None:
-        exchange.call = None
-        json, binary = infer_json.render(form, spec, outputs, self.regions, finished)
-        if binary:
-            exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
-        else:
-            exchange.answer(200, JSON, [json])
+    def waits(self, exchange: Exchange, nbytes: int) -> None:
+        """A request that is not answered has so many bytes, or so many more."""
+        exchange.request_bytes += nbytes
+        self._pending_bytes += nbytes
+
+    def reads_elsewhere(self, nbytes: int) -> None:
+        """Another process reads so many bytes for it; fewer, where it is below 0."""
+        self._large_bytes += nbytes
+        self._hold()
 
     def _user(self) -> int | None:
         """The client at the other end."""
@@ -562,8 +483,3 @@ class Connection(asyncio.Protocol):
 
 def _nobody() -> None:
     return None
-
-
-def _refuse(exchange: Exchange, refusal: Refusal) -> None:
-    exchange.call = None
-    exchange.refuse(refusal)

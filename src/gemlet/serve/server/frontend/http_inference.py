@@ -1,0 +1,135 @@
+"""An inference request over HTTP: read, handed to the engine, answered.
+
+It is handed over where its last byte is parsed, without a task, and its answer is written when the engine calls back.
+What would take long by its size alone is a task that waits for another process (unpacking.py).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gemlet.serve.dispatch.call import Call, Refusal
+from gemlet.serve.server.frontend import connections, infer_json, intake, limits, regions, unpacking
+from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.dispatch.call import Tensor
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.server.frontend.infer_json import Form
+
+    Target = tuple[str, str]  # model and version
+    Parsed = tuple[list[Tensor], Form, infer_json.Parameters]
+
+BINARY = b"application/octet-stream"
+
+
+class Server(connections.Known, Protocol):
+    """What is known here of the server."""
+
+    unpacking: unpacking.Unpacking
+
+
+class Connection(Protocol):
+    """Where a request came by; http_connection.py is it. It is passed along and kept by nothing."""
+
+    regions: regions.UserRegions
+
+    @property
+    def server(self) -> Server: ...
+    def later(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def waits(self, exchange: Exchange, nbytes: int) -> None: ...
+    def reads_elsewhere(self, nbytes: int) -> None: ...
+
+
+def read(
+    connection: Connection, exchange: Exchange, target: Target, body: Buffer, *, encoding: bytes, header: int | None
+) -> None:
+    """Takes a whole request; ``header``: bytes of its JSON, if it says so. Raises what is its answer."""
+    if header == 0 and not encoding:
+        _infer(connection, exchange, target, infer_json.raw(body, _spec(connection, target)))
+    elif encoding or infer_json.json_end(body, header) > limits.HERE_BYTES:
+        connection.later(_infer_large(connection, exchange, target, body, encoding=encoding, header=header))
+    else:
+        _infer(connection, exchange, target, infer_json.parse(body, header, connection.regions))
+
+
+def _spec(connection: Connection, target: Target) -> ModelSpec:
+    """Raises Refusal."""
+    models = connection.server.service.engine.models
+    served = models.find(*target)
+    if served is None:
+        raise models.unknown(*target)
+    return served.spec
+
+
+async def _infer_large(
+    connection: Connection, exchange: Exchange, target: Target, body: Buffer, *, encoding: bytes, header: int | None
+) -> None:
+    """As _infer(), of a request that is read in another process."""
+    nbytes, server = len(body), connection.server
+    try:
+        connection.reads_elsewhere(nbytes)
+        asked, tail = await server.unpacking(
+            nbytes, unpacking.unpack, body, encoding, header, server.limits.request_bytes
+        )
+        _infer(connection, exchange, target, infer_json.assemble(asked, memoryview(tail), connection.regions))
+    except Exception as error:  # noqa: BLE001  it is the answer
+        exchange.refuse(intake.refusal_of(error))
+    finally:
+        connection.reads_elsewhere(-nbytes)
+
+
+def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: Parsed) -> None:
+    """Raises Refusal."""
+    model, version = target
+    given, form, parameters = parsed
+    form.model, form.version = model, version
+    service, known = connection.server.service, connection.regions
+    write, refuse = partial(_write, (connection, exchange), form), partial(_refuse, exchange)
+    reply = intake.Reply(service, known, form, True, write, refuse, connection.later)
+    call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
+    connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
+    rest = intake.check(service, known, form, parameters, call)
+    if rest is None:
+        _submit(connection, exchange, call)
+    else:
+        connection.later(_infer_after(connection, exchange, call, rest))
+
+
+async def _infer_after(connection: Connection, exchange: Exchange, call: Call, rest: intake.Rest) -> None:
+    try:
+        await rest()
+    except Exception as error:  # noqa: BLE001  it is the answer
+        exchange.refuse(intake.refusal_of(error))
+    else:
+        _submit(connection, exchange, call)
+
+
+def _submit(connection: Connection, exchange: Exchange, call: Call) -> None:
+    exchange.call = call
+    connection.server.service.engine.infer(call)
+
+
+def _write(
+    to: tuple[Connection, Exchange],
+    form: Form,
+    spec: ModelSpec,
+    outputs: list[Tensor],
+    finished: Mapping[str, infer_json.Finished],
+) -> None:
+    connection, exchange = to
+    exchange.call = None
+    json, binary = infer_json.render(form, spec, outputs, connection.regions, finished)
+    if binary:
+        exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
+    else:
+        exchange.answer(200, JSON, [json])
+
+
+def _refuse(exchange: Exchange, refusal: Refusal) -> None:
+    exchange.call = None
+    exchange.refuse(refusal)
