@@ -10,7 +10,7 @@ http_exchange.py a request and its answer;  http_inference.py: inference;  http_
 grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a request and its answer as messages
 raw_messages.py  usual requests over gRPC, read by their bytes
 grpc_connection.py HTTP/2: a connection, its calls, back pressure
-grpc_call.py     one call;  grpc_wire.py: gRPC's own format within HTTP/2
+grpc_call.py     one call;  grpc_header.py: what it asks for;  grpc_wire.py: gRPC's own format within HTTP/2
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is
 device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
 from ngh2.events import DataReceived, RequestReceived, StreamClosed, StreamReset, TrailersReceived
 
-from gemlet.serve.server.frontend import access, connections, grpc_wire, limits, peers
+from gemlet.serve.server.frontend import grpc_header, grpc_wire, limits, peers
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_wire import Status
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
 
     from gemlet.serve.server.frontend.grpc_call import Handler
     from gemlet.serve.server.frontend.grpc_wire import Header
@@ -30,26 +30,18 @@ MAX_STREAMS = 128  # of one connection; further requests wait at the client
 STREAM_WINDOW = 256 * 1024  # bytes
 # Calls that wait for their turn may fill half of the connection's; the library gives it back by halves.
 WINDOWS = 2 * MAX_STREAMS
-TRACE_BYTES = 64  # of a traceparent, which has 55
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
 READ_BYTES, READ_BYTES_OF_SMALL = 32 * 1024, 2 * 1024
 MANY_EVENTS = 64  # in so few bytes: these are small frames
 TURN_S = 0.002
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
-NOT_GRPC = [(b":status", b"415")]
-
-
-class Server(connections.Known, Protocol):
-    """What its connections know of the server; grpc_server.py is it."""
-
-    procedures: Mapping[bytes, Callable[[GrpcCall], Handler]]
 
 
 class GrpcConnection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: grpc_header.Server) -> None:
         self.server = server
         self.active = server.loop.time()  # when it was last heard of
         self.asked = False
@@ -236,31 +228,9 @@ class GrpcConnection(asyncio.Protocol):
 
     def _requested(self, event: RequestReceived) -> None:
         self.asked = True
-        given = dict(event.headers)
         call = self._calls[event.stream_id] = GrpcCall(self, event.stream_id)
-        if given.get(b":method") != b"POST" or not given.get(b"content-type", b"").startswith(b"application/grpc"):
-            call.end_with(NOT_GRPC)
-            return
-        path, tokens = given.get(b":path", b""), self.server.tokens
-        procedure = self.server.procedures.get(path)
-        if tokens is not None and not _open(path) and not tokens.allows(given.get(b"authorization", b"")):
-            message = "expected `authorization: Bearer` in the metadata with one of the server's tokens"
-            call.end(Status.UNAUTHENTICATED, message)
-            return
+        procedure = grpc_header.read(self.server, call, dict(event.headers))
         if procedure is None:
-            call.end(Status.UNIMPLEMENTED, f"there is no procedure {path.decode('latin-1')} here")
-            return
-        if b"traceparent" in given:
-            call.trace = given[b"traceparent"][:TRACE_BYTES].decode("latin-1")
-        call.encoding = given.get(b"grpc-encoding", b"identity")
-        if call.encoding not in grpc_wire.ENCODINGS:
-            call.end(Status.UNIMPLEMENTED, f"grpc-encoding is {call.encoding!r}: expected identity, gzip or deflate")
-            return
-        try:
-            timeout = given.get(b"grpc-timeout")
-            call.remaining_ms = None if timeout is None else grpc_wire.timeout_ms(timeout)
-        except ValueError as error:
-            call.end(Status.INVALID_ARGUMENT, str(error))
             return
         call.handler = procedure(call)
         call.began = None if call.handler.quiet else self.active
@@ -515,11 +485,6 @@ ACTS: dict[type, Callable[[GrpcConnection, Any], None]] = {
     StreamReset: GrpcConnection._over,
     StreamClosed: GrpcConnection._over,
 }
-
-
-def _open(path: bytes) -> bool:
-    """Whether a procedure needs no token."""
-    return path.decode("latin-1").rpartition("/")[2] in access.OPEN_PROCEDURES
 
 
 def _nobody() -> None:
