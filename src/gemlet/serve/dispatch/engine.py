@@ -16,18 +16,16 @@ from math import ceil
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch import batch_tensors
-from gemlet.serve.dispatch.call import Answered, Refusal, Tensor, check, refusal_of
+from gemlet.serve.dispatch.answers import Answers
+from gemlet.serve.dispatch.call import Refusal, check
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Request
-from gemlet.serve.dispatch.request_log import Ran
 from gemlet.serve.dispatch.served import Models
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied
-from gemlet.serve.execution.protocol import FailedRequest
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.plan.model import Plan
 
@@ -82,12 +80,11 @@ class Engine:
     def __init__(self, *, drop: bool = True, clock: Callable[[], float] = now_ms) -> None:
         self.models = Models()
         self.expectation = Expectation()
-        self.log: RequestLog | None = None
         self.closing = ""  # why new calls are refused
         self.waiting_bytes = 0
-        self.in_flight = 0
         self._clock = clock
         self._quarantine = Quarantine()
+        self._answers = Answers(self.models, self._quarantine, clock, self._name_of)
         self._dispatcher = Dispatcher(EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine)
         self._routes: dict[GpuLetState, Route] = {}
         self._arrived: dict[str, int] = {}
@@ -97,13 +94,27 @@ class Engine:
         self._sweeping = False
         self._missing: dict[str, str] = {}  # models that could not be loaded again, and why
 
+    @property
+    def log(self) -> RequestLog | None:
+        """Where each request gets a line; None: nowhere."""
+        return self._answers.log
+
+    @log.setter
+    def log(self, log: RequestLog | None) -> None:
+        self._answers.log = log
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were taken and not answered."""
+        return self._answers.in_flight
+
     def infer(self, call: Call) -> None:
         """Takes a call; its answer comes by ``call.answer``, perhaps before this returns."""
         served = self.models.get(call.model)
         if served is None or call.version or served.leaving:
             served = self.models.find(call.model, call.version)
             if served is None:
-                self._refuse_call(call, self.models.unknown(call.model, call.version))
+                self._answers.refuse_call(call, self.models.unknown(call.model, call.version))
                 return
         spec, statistics = served.spec, served.statistics
         statistics.arrived += 1
@@ -115,9 +126,9 @@ class Engine:
             self._admit(call)
         except Refusal as refusal:
             statistics.refuse(refusal.reason, 0.0)
-            self._refuse_call(call, refusal)
+            self._answers.refuse_call(call, refusal)
             return
-        if self.log is not None:
+        if self._answers.log is not None:
             call.admitted = self._clock()
         label = spec.label
         self._arrived[label] = self._arrived.get(label, 0) + 1
@@ -127,14 +138,8 @@ class Engine:
         if 0 < call.timeout_ms < slo:
             slo = call.timeout_ms
         self.waiting_bytes += call.nbytes
-        self.in_flight += 1
+        self._answers.in_flight += 1
         self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
-
-    def _refuse_call(self, call: Call, refusal: Refusal) -> None:
-        """One that was never queued."""
-        if self.log is not None:
-            self.log.ended(call, refusal.reason, self._clock(), message=refusal.message)
-        call.answer(refusal)
 
     def cancel(self, call: Call) -> None:
         """Its client is gone. It is not run if it still waits, and not answered."""
@@ -233,21 +238,7 @@ class Engine:
         self._sweeping = False
         for request in self._dispatcher.take_out(lambda request: request.payload.gone):
             self.waiting_bytes -= request.payload.nbytes
-            self._forget(request)
-
-    def _forget(self, request: Request) -> None:
-        """It has no answer, since nobody waits for one."""
-        served = self.models.get(request.model)
-        if served is not None:
-            served.statistics.refuse("cancelled", self._clock() - request.arrived)
-        if self.log is not None:
-            self.log.ended(request.payload, "cancelled", self._clock())
-        self._close(request, ran=False)
-
-    def _close(self, request: Request, *, ran: bool) -> None:
-        self.in_flight -= 1
-        if self._quarantine.alone:
-            self._quarantine.ended(request.model, id(request.payload), ran=ran)
+            self._answers.forget(request)
 
     def _look_at_deadlines(self) -> None:
         """Every few milliseconds, as long as anything waits."""
@@ -346,6 +337,10 @@ class Engine:
         if self._timer is None:
             self._arm()
 
+    def _name_of(self, gpu_let: GpuLetState) -> str:
+        route = self._routes.get(gpu_let)
+        return route.name if route is not None else ""
+
     def _max_batch(self, model: str) -> int:
         served = self.models.get(model)
         return max(1, served.spec.max_batch) if served is not None else 1
@@ -361,49 +356,15 @@ class Engine:
                 self.waiting_bytes -= request.payload.nbytes
             if served is None:
                 for request in batch.requests:
-                    self._refuse(request, self.models.unknown(request.payload.model))
-            elif not self._fitting(served.spec, batch):
+                    self._answers.refuse(request, self.models.unknown(request.payload.model))
+            elif not self._answers.fitting(served.spec, batch):
                 pass
             elif route.executor is None:
-                self._answer_here(served, batch)
+                self._answers.echo(served, batch)
             else:
                 self._send(_Work(batch, served, route.executor, route.name))
                 continue
             following += self._dispatcher.finish(batch, self._clock(), whole=False)
-
-    def _fitting(self, spec: ModelSpec, batch: Batch) -> bool:
-        """Refuses what came before the model was loaded anew and does not fit it now; whether anything is left."""
-        for request in batch.requests:
-            if request.payload.gone or request.payload.spec is not spec:
-                return self._left_of(spec, batch)
-        return True
-
-    def _left_of(self, spec: ModelSpec, batch: Batch) -> bool:
-        """As _fitting(), where something has changed."""
-        for request in batch.requests:
-            if request.payload.gone:
-                self._forget(request)
-        batch.requests[:] = [request for request in batch.requests if not request.payload.gone]
-        if any(request.payload.spec is not spec for request in batch.requests):
-            fitting = []
-            for request in batch.requests:
-                try:
-                    if check(spec, request.payload.inputs) != request.rows:
-                        raise Refusal("invalid", "its shapes have changed")
-                    fitting.append(request)
-                except Refusal as refusal:
-                    message = f"{spec.name} was reloaded while the request waited: {refusal.message}"
-                    self._refuse(request, Refusal("invalid", message))
-            batch.requests[:] = fitting
-        return bool(batch.requests)
-
-    def _answer_here(self, served: ServedModel, batch: Batch) -> None:
-        """A model that does nothing: an output is the input of the same place, or zeros."""
-        spec = served.spec
-        for request in batch.requests:
-            outputs = batch_tensors.echoed(spec, request.payload.inputs, request.rows)
-            self._answer(served, request, Answered(spec, outputs), batch, 0.0)
-        served.statistics.ran(batch.rows, 0.0)
 
     def _send(self, work: _Work) -> None:
         batch, spec = work.batch, work.served.spec
@@ -426,7 +387,7 @@ class Engine:
         if error is None:
             rows = sum([request.rows for request in requests])
             work.served.statistics.ran(rows, future.result().ms)
-            self._answer_all(work.served, spec, batch, requests, future.result())
+            self._answers.answer_all(work.served, spec, batch, requests, future.result())
         elif isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
             half = len(requests) // 2  # one of them is bad, perhaps: it fails by itself, and the others do not
             for part in (requests[:half], requests[half:]):
@@ -462,46 +423,20 @@ class Engine:
             found = self._guilty[executor] = self._quarantine.guilty(running), len(running) == 1
         return found
 
-    def _answer_all(
-        self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
-    ) -> None:
-        if result.answers is not None:
-            self._answer_each(served, spec, batch, requests, result)
-            return
-        try:
-            answers = batch_tensors.parted(spec, result.outputs, [request.rows for request in requests])
-        except tensors.BadTensor as error:
-            for request in requests:
-                self._refuse(request, Refusal("failed", f"{spec.name} gave an output of {error}"))
-            return
-        for request, answer in zip(requests, answers, strict=True):
-            self._answer(served, request, Answered(spec, answer, result.loan), batch, result.ms)
-
-    def _answer_each(
-        self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
-    ) -> None:
-        """Of a model that answers its requests one by one."""
-        for request, answer in zip(requests, result.answers or (), strict=True):
-            if isinstance(answer, FailedRequest):
-                self._refuse(request, refusal_of(answer))
-            else:
-                outputs = [Tensor(each.name, each.datatype, each.shape, data) for each, data in answer]
-                self._answer(served, request, Answered(spec, outputs, result.loan), batch, result.ms)
-
     def _went_wrong(self, work: _Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
             if isinstance(error, GpuLetGone | ExecutorDied):
                 if self.closing:
-                    self._refuse(request, Refusal("unavailable", self.closing, retry_s=1))
+                    self._answers.refuse(request, Refusal("unavailable", self.closing, retry_s=1))
                 elif isinstance(error, GpuLetGone):
                     self._again(request)
                 else:
                     self._died_under(request, *self._guilty_of(work.executor))
             elif isinstance(error, ModelError):
-                self._refuse(request, Refusal("failed", error.message))
+                self._answers.refuse(request, Refusal("failed", error.message))
             else:
                 logger.error("a batch of %s failed: %s", work.served.spec.name, error, exc_info=error)
-                self._refuse(request, Refusal("failed", f"{type(error).__name__}: {error}"))
+                self._answers.refuse(request, Refusal("failed", f"{type(error).__name__}: {error}"))
 
     def _died_under(self, request: Request, guilty: set[str], sole: bool) -> None:
         """An executor died, perhaps of this request."""
@@ -516,7 +451,7 @@ class Engine:
             return
         times = f"died {call.tries} times" if call.tries > 1 else "died again"
         message = f"the executor {times} while it ran requests for {request.model} with this one"
-        self._refuse(request, Refusal("failed", message))
+        self._answers.refuse(request, Refusal("failed", message))
         if rest:
             logger.error("%s", self._resting(request.model, rest))
             self._dispatcher.give_up(request.model, self._resting(request.model, rest))
@@ -532,62 +467,21 @@ class Engine:
         """Puts a request into the queue that it belongs to by now."""
         call: Call = request.payload
         if call.gone:
-            self._forget(request)
+            self._answers.forget(request)
             return
         served = self.models.of(call.model, call.version)
         if served is None:
-            self._refuse(request, self.models.unknown(call.model, call.version))
+            self._answers.refuse(request, self.models.unknown(call.model, call.version))
             return
         request.model = served.spec.label
         self.waiting_bytes += call.nbytes
         self._dispatcher.submit(request)
         self._arm()
 
-    def _answer(
-        self, served: ServedModel, request: Request, answered: Answered, batch: Batch, compute_ms: float
-    ) -> None:
-        if request.payload.gone:
-            self._forget(request)
-            return
-        now = self._clock()
-        latency = now - request.arrived
-        served.statistics.answered(
-            request.rows, batch.started - request.arrived, compute_ms, latency, request.deadline - request.arrived
-        )
-        self._close(request, ran=True)
-        request.payload.answer(answered)
-        if self.log is not None:
-            version, route = answered.spec.version, self._routes.get(batch.gpu_let)
-            name = route.name if route is not None else ""
-            ran = Ran(str(version), batch.rows, name, batch.gpu_let.sm, batch.started, compute_ms, now)
-            self.log.answered(request, ran, self._clock())
-
-    def _refuse(self, request: Request, refusal: Refusal) -> None:
-        if request.payload.gone:
-            self._forget(request)
-            return
-        served = self.models.get(request.model)
-        if served is not None:
-            served.statistics.refuse(refusal.reason, self._clock() - request.arrived)
-        if self.log is not None:
-            version = str(served.spec.version) if served is not None else ""
-            self.log.ended(request.payload, refusal.reason, self._clock(), version=version, message=refusal.message)
-        self._close(request, ran=False)
-        request.payload.answer(refusal)
-
     def _tell_dropped(self) -> None:
         for drop in self._dispatcher.drops():
             self._refuse_dropped(drop)
 
     def _refuse_dropped(self, drop: Drop) -> None:
-        request = drop.request
-        self.waiting_bytes -= request.payload.nbytes
-        if not drop.late:
-            rest = self._quarantine.rests(request.model, self._clock())
-            self._refuse(request, Refusal("unavailable", drop.reason, retry_s=max(1, ceil(rest / 1000))))
-            return
-        waited, deadline = self._clock() - request.arrived, request.deadline - request.arrived
-        message = f"{drop.reason}: the deadline is {deadline:.4g} ms after arrival, the request waited {waited:.4g} ms"
-        if drop.expected is not None:
-            message += f", and its batch would take {drop.expected:.4g} ms"
-        self._refuse(request, Refusal("deadline", message))
+        self.waiting_bytes -= drop.request.payload.nbytes
+        self._answers.refuse_dropped(drop)
