@@ -84,6 +84,8 @@ class DraDriver:
         lost = {uid for name in self._book.unaccounted if (uid := claim_uid_of(name)) is not None}
         for group in await self._book.unknown_groups() if lost else ():
             namespace, _, name = group.partition("/")
+            if not name or "/" in name:  # of a slot or of units
+                continue
             try:
                 seen = await self._api.get(claim_path(namespace, name))
             except ApiError as error:

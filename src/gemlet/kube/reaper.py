@@ -42,7 +42,7 @@ class Reaper:
     async def look(self) -> list[str]:
         """Looks once; returns the ids of the shares that were closed. Raises `KubeletUnreachable`."""
         closed = []
-        assignments = await self._kubelet.assignments() if self._uncounted() else None
+        assignments = None
         for share in list(self._book.shares.values()):
             if 0 <= time.time() - share.opened < self._young:  # a clock that was set back makes nothing young for hours
                 continue
@@ -57,8 +57,8 @@ class Reaper:
             self._missed[share.id] = self._missed.get(share.id, 0) + 1
             if self._missed[share.id] >= MISSED and await self._close(share):
                 closed.append(share.id)
-        if assignments is not None:
-            closed += await self._close_uncounted(assignments)
+        if self._uncounted():
+            closed += await self._close_uncounted(assignments or await self._kubelet.assignments())
         known = {*self._book.shares, *self._book.unaccounted}
         self._missed = {name: count for name, count in self._missed.items() if name in known}
         return closed

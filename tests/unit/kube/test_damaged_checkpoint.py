@@ -12,6 +12,7 @@ from gemlet.errors import DaemonUnreachable, Refused
 from gemlet.kube import cdi
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import DraDriver, claim_path
+from gemlet.kube.pod_resources import KubeletUnreachable
 from gemlet.kube.reaper import Reaper
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
@@ -143,9 +144,28 @@ def test_claims_are_found_by_the_groups_that_the_daemon_has(node, run, file):
     run(gpus.set(fakes.GPUS))
     api.objects[claim_path("default", "u1")] = allocated("u1", pods=())
     after = lost(node, run, file, fakes.claim_share("u1"), slot_share(0), fakes.claim_share("gone"))
+    asked = []
+    get = api.get
+    api.get = lambda path, **query: asked.append(path) or get(path, **query)
     run(DraDriver(after, gpus, api, pool="n1").adopt())
+    assert sorted(set(asked)) == [claim_path("default", "gone"), claim_path("default", "u1")]
     assert set(after.shares) == {"claim-u1"}
     assert after.unaccounted == {"slot-0", "claim-gone"}
+
+
+def test_claims_are_closed_whether_the_kubelet_tells_of_slots_or_not(node, run, file):
+    class Silent:
+        async def assignments(self):
+            raise KubeletUnreachable("no answer")
+
+    after = lost(node, run, file, slot_share(0))
+    run(after.open(fakes.claim_share("u1")))
+    looker = Reaper(after, Silent(), fakes.FakeApi(), young=0)
+    for _ in range(2):
+        with pytest.raises(KubeletUnreachable):
+            run(looker.look())
+    assert set(after.shares) == set()
+    assert after.unaccounted == {"slot-0"}
 
 
 def test_slots_go_when_no_container_has_one_that_the_book_does_not_know(node, run, file):
