@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 from gemlet.daemon.logs import Limiter
@@ -70,6 +70,12 @@ class Channel:
         body = self._stream.read(int.from_bytes(head, "little"))
         message: protocol.ToExecutor = protocol.to_executor.decode(body)
         return message
+
+    def wait_for_end(self) -> None:
+        """Returns when the other end is gone. What still comes is not wanted."""
+        with suppress(OSError):
+            while self._connection.recv(65_536):
+                pass
 
     def close(self) -> None:
         self._stream.close()
@@ -140,6 +146,7 @@ class Worker:
                 self._orders.put(message)
         if not stopped:
             os._exit(0)  # the results of running batches are no longer needed
+        threading.Thread(target=self._end_with_server, daemon=True).start()
         self._orders.put(None)
         controller.join()
         for waiting in self._gpu_lets.values():
@@ -147,6 +154,11 @@ class Worker:
         for thread in self._threads:
             thread.join()
         self._python.close()
+
+    def _end_with_server(self) -> None:
+        """The server kills a process that does not stop, unless it is killed before."""
+        self._channel.wait_for_end()
+        os._exit(0)
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:

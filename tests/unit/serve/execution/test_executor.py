@@ -9,6 +9,7 @@ import signal
 import msgspec
 import pytest
 
+from gemlet.serve.execution import protocol
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.executor import Executor, ExecutorDied, Input
 from tests.unit.serve.stand_in import model
@@ -34,6 +35,15 @@ import os
 
 def infer(inputs):
     os.execv("/bin/sleep", ["sleep", "3600"])
+"""
+HANGS = """\
+import pathlib
+import time
+
+
+def infer(inputs):
+    (pathlib.Path(__file__).parent / "begun").touch()
+    time.sleep(3600)
 """
 PATIENCE_S = 120  # a limit for what never comes
 
@@ -115,5 +125,28 @@ def test_what_a_process_said_before_it_ended_is_heard():
         executor = Executor("one", "nonsense", BackendOptions(device=0), arena_bytes=1 << 20)
         with pytest.raises(Exception, match="nonsense"):
             await executor.start()
+
+    asyncio.run(run())
+
+
+def test_a_process_that_was_told_to_stop_and_cannot_ends_with_its_server(tmp_path):
+    """The server would kill it in a moment, and is killed itself before."""
+
+    async def run():
+        executor, running = await at_work(tmp_path, HANGS)
+        begun = tmp_path / "1" / "begun"
+        async with asyncio.timeout(PATIENCE_S):
+            while not begun.exists():  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.01)
+        executor._closing = True
+        executor._transport.write(protocol.frame(protocol.Stop()))
+        executor._drop()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await executor.reap() == 0
+        finally:
+            executor.kill()
+        with pytest.raises(ExecutorDied):
+            await running
 
     asyncio.run(run())
