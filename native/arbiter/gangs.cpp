@@ -98,9 +98,17 @@ bool Gangs::is_on(const Gang& gang, const std::vector<bool>& devices) {
                        [&](const Member& member) { return devices[member.device]; });
 }
 
+std::vector<bool> Gangs::taken() const {
+    std::vector<bool> devices(devices_.size());
+    for (const Gang& gang : gangs_)
+        if (gang.phase != Gang::Phase::kOut) hold(gang, devices);
+    return devices;
+}
+
 void Gangs::look(Nanoseconds now) {
     if (!gangs_.empty())
         for (const Device& device : devices_) device.arbiter->attend(now);
+    for (Device& device : devices_) device.met = false;
     for (Gang& gang : gangs_) {
         gang.wants = gang.contends = gang.exclusive = false;
         for (Member& member : gang.members) {
@@ -108,6 +116,7 @@ void Gangs::look(Nanoseconds now) {
             gang.contends |= member.seen.contends;
             gang.wants |= member.seen.wants;
             gang.exclusive |= member.seen.exclusive;
+            devices_[member.device].met |= member.seen.met;
         }
         for (const Member& member : gang.members) {
             Ranks peers;
@@ -206,6 +215,18 @@ void Gangs::account(Nanoseconds now) {
         gang.due -= had;
         gang.credit = std::max(gang.credit - had, -cycle);
     }
+    const std::vector<bool> taken = this->taken();
+    for (size_t i = 0; i < devices_.size(); ++i) account(devices_[i], !taken[i], time);
+}
+
+// A gang that pauses gives the rest of its slot back, and what is left of the cycle is planned anew. So those in no
+// gang, to whom the end of a cycle belongs, might wait for it without end.
+void Gangs::account(Device& device, bool is_free, double time) const {
+    const auto cycle = static_cast<double>(p_.cycle_max);
+    device.credit = std::min(device.credit + device.share * time, device.met ? cycle : 0.0);
+    if (is_free) device.credit = std::max(device.credit - time, 0.0);
+    if (device.credit <= 0.0) device.owed = false;
+    if (device.share > 0.0 && device.credit >= device.share * cycle) device.owed = true;
 }
 
 void Gangs::begin(Gang& gang, Nanoseconds until, double due, bool fills) {
@@ -286,6 +307,7 @@ void Gangs::plan(Nanoseconds now) {
         return out_a != out_b ? out_a : a->served < b->served;
     });
     std::vector<Wish> wishes;
+    for (Device& device : devices_) device.share = 1.0;
     for (Gang* gang : order) {
         double share = 1.0;
         for (const Member& member : gang->members)
@@ -300,11 +322,22 @@ void Gangs::plan(Nanoseconds now) {
         // One that hangs gets nothing done in its slots. It has short ones, lest it miss what it waits for.
         if (gang->hangs) wish.share = std::min(wish.share, static_cast<double>(p_.quantum_min + 1) / cycle);
         wish.least = std::min(gang->spec.min, wish.share);
-        for (const Member& member : gang->members) wish.devices.push_back(member.device);
+        for (const Member& member : gang->members) {
+            wish.devices.push_back(member.device);
+            double& left = devices_[member.device].share;
+            left = std::max(0.0, left - gang->share);
+        }
         wishes.push_back(std::move(wish));
+    }
+    for (size_t i = 0; i < devices_.size(); ++i) {
+        const Device& device = devices_[i];
+        if (!device.owed || !device.met) continue;
+        wishes.insert(wishes.begin(), {.devices = {i}, .share = std::min(1.0, device.credit / cycle)});
+        order.insert(order.begin(), nullptr);
     }
     cycle_end_ = now + p_.cycle_max;
     for (const Slot& slot : timetable(wishes, free_from, p_.cycle_max, p_.quantum_min)) {
+        if (!order[slot.wish]) continue;
         const Gang& gang = *order[slot.wish];
         table_.push_back({gang.name, now + slot.from, alone(gang) ? kNever : now + slot.until, slot.due});
     }

@@ -70,10 +70,13 @@ class Gangs {
         Nanoseconds due;  // how much of it is its own; the rest is time that nobody else wants
     };
 
+    struct Device;
+
     void find_members();
     void forget_peers(const Gang& gang);
     void look(Nanoseconds now);
     void account(Nanoseconds now);
+    void account(Device& device, bool is_free, double time) const;
     void end_slots(Nanoseconds now);
     void interrupt(Nanoseconds now);
     void plan(Nanoseconds now);
@@ -96,6 +99,7 @@ class Gangs {
     Gang* find(const std::string& name);
     static void hold(const Gang& gang, std::vector<bool>& devices);
     static bool is_on(const Gang& gang, const std::vector<bool>& devices);
+    std::vector<bool> taken() const;  // whether a device is a gang's
 
     Parameters p_;
     struct Device {
@@ -103,6 +107,11 @@ class Gangs {
         uint64_t changes = 0;
         std::vector<Arbiter::Planned> planned = {};
         Reservation reservation = {};
+        // Of those in no gang, together.
+        bool met = false;     // they contend with a gang, and run or wait
+        double share = 0.0;   // what the gangs leave
+        double credit = 0.0;  // ns that they are behind it
+        bool owed = false;    // they were behind by a whole cycle's worth, and are behind still
     };
     std::vector<Device> devices_;
     std::set<std::string> tied_;

@@ -101,6 +101,14 @@ def test_single_programs_fill_what_a_gang_leaves():
         assert jobs.longest_stall(number) <= TWO_CYCLES
 
 
+def test_a_single_program_does_not_wait_for_gangs_that_pause():
+    """Each pause has the rest of the cycle planned anew, and the end of the cycle is what gangs leave it."""
+    jobs = (SATURATING, (1,)), (EAGER, (1, 0)), (EAGER, (2, 1)), (FSDP, (0, 2, 1))
+    together = Jobs(*jobs, devices=3, seconds=4).run()
+    assert together.longest_stall(0) <= 150 * MS  # a cycle, and a slot that has begun
+    assert min(together.speed(number) for number in range(4)) >= 0.3
+
+
 def test_a_gang_beside_nobody_has_all_of_its_devices():
     jobs = Jobs((DDP, (0, 1)), (DDP, (2, 3)), devices=4).run()
     for number in range(2):
