@@ -1,6 +1,7 @@
 #include "arbiter/gangs.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
@@ -10,6 +11,7 @@ namespace {
 
 constexpr int kRounds = 4;  // what one device does may be news for another
 constexpr double kLeastShare = 0.01;
+constexpr double kRecently = 500e6;
 
 }  // namespace
 
@@ -118,6 +120,8 @@ void Gangs::look(Nanoseconds now) {
             gang.exclusive |= member.seen.exclusive;
             devices_[member.device].met |= member.seen.met;
         }
+        if (gang.wants) gang.wanted_at = now;
+        gang.claims = gang.wants || (gang.recent < gang.spec.min && now - gang.wanted_at <= p_.cycle_max);
         for (const Member& member : gang.members) {
             Ranks peers;
             for (const Member& other : gang.members)
@@ -208,9 +212,11 @@ void Gangs::account(Nanoseconds now) {
     const auto cycle = static_cast<double>(p_.cycle_max);
     for (Gang& gang : gangs_) {
         if (!gang.planned) continue;
-        const double most = gang.wants ? cycle / 2.0 : 0.0;
+        const double most = gang.claims ? cycle / 2.0 : 0.0;
         gang.credit = std::min(gang.credit + gang.share * time, std::max(most, 0.0));
+        gang.recent *= std::exp(-time / kRecently);
         if (gang.phase == Gang::Phase::kOut) continue;
+        gang.recent += time / kRecently;
         const double had = gang.phase == Gang::Phase::kIn ? std::min(time, gang.due) : time;
         gang.due -= had;
         gang.credit = std::max(gang.credit - had, -cycle);
@@ -250,7 +256,7 @@ void Gangs::end_slots(Nanoseconds now) {
                                          [](const Member& member) { return member.seen.met; });
             if (gang.fills && met) gang.until = std::min(gang.until, now + p_.quantum_min);
             if (gang.until == kNever && !alone(gang)) gang.until = now + p_.quantum_min;
-            if (!gang.wants) {
+            if (!gang.claims) {
                 plan_anew_ |= !gang.fills;
                 over(gang, now);
             } else if (now >= gang.until || (drained(gang) && nearly(gang.until, now))) {
@@ -300,7 +306,7 @@ void Gangs::plan(Nanoseconds now) {
     // Who waited longest goes first.
     std::vector<Gang*> order;
     for (Gang& gang : gangs_)
-        if (gang.planned && gang.wants && !(gang.phase != Gang::Phase::kOut && gang.until == kNever))
+        if (gang.planned && gang.claims && !(gang.phase != Gang::Phase::kOut && gang.until == kNever))
             order.push_back(&gang);
     std::stable_sort(order.begin(), order.end(), [](const Gang* a, const Gang* b) {
         const bool out_a = a->phase == Gang::Phase::kOut, out_b = b->phase == Gang::Phase::kOut;
@@ -352,7 +358,7 @@ void Gangs::start_slots(Nanoseconds now) {
         }
         const Entry entry = table_[i];
         table_.erase(table_.begin() + static_cast<std::ptrdiff_t>(i));
-        if (!gang.wants) {
+        if (!gang.claims) {
             plan_anew_ = true;
             continue;
         }
@@ -446,7 +452,7 @@ void Gangs::settle(Nanoseconds now) {
         end_slots(now);
         interrupt(now);
         const bool wanted =
-            std::any_of(gangs_.begin(), gangs_.end(), [](const Gang& gang) { return gang.planned && gang.wants; });
+            std::any_of(gangs_.begin(), gangs_.end(), [](const Gang& gang) { return gang.planned && gang.claims; });
         if (wanted && (plan_anew_ || now >= cycle_end_)) plan(now);
         start_slots(now);
         fill(now);

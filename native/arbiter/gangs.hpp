@@ -60,6 +60,10 @@ class Gangs {
         Nanoseconds work = 0;    // completed before its slot
         bool hangs = false;  // in its last slot it completed nothing and did not drain: a peer does not run at all
         bool wants = false;
+        Nanoseconds wanted_at = 0;
+        // It wants, or pauses and has less than its minimum: what it pauses for would cost it its slots.
+        bool claims = false;
+        double recent = 0.0;  // part of about the last second in which it had slots
         bool exclusive = false;
         bool capped() const { return spec.max < 1.0; }
         bool latency() const { return spec.priority == Priority::kLatency; }

@@ -47,6 +47,15 @@ def test_minima_of_gangs_hold_in_every_second(kind):
         assert speed == pytest.approx(0.25, abs=0.02)
 
 
+@pytest.mark.parametrize("least", [0.3, 0.5])
+def test_a_minimum_holds_for_a_gang_that_waits_for_its_hosts(least):
+    """Each of its pauses ended its slot, and it had 0.22 whatever its minimum."""
+    jobs = Jobs((TENSOR, BOTH), (TENSOR, BOTH), (EAGER, BOTH, {"min": least}), seconds=4).run()
+    assert min(jobs.speeds(2)) >= least - 0.02
+    for number in range(2):
+        assert jobs.speed(number) >= (1 - least) / 2 - 0.05
+
+
 def test_weights_of_gangs():
     jobs = Jobs((FSDP, BOTH, {"weight": 2.0}), (FSDP, BOTH)).run()
     assert jobs.speed(0) == pytest.approx(2 / 3, abs=0.02)
