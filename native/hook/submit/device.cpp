@@ -6,7 +6,9 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "futex.h"
 #include "hook/link/clock.h"
@@ -89,23 +91,33 @@ Held held_by(Device& device, uint32_t contexts) {
     return held;
 }
 
+// What is in a ledger that is closed: slots and bytes, and what is untracked beside them.
+struct Left {
+    uint32_t number;
+    std::vector<std::pair<uint32_t, uint64_t>> slots;
+    uint64_t untracked;
+};
+
 // For that of another daemon. Members that have not noticed take no more there from now on.
-void leave_ledger(const Device& device, const Attachment& next) {
-    if (!device.ledger) return;
+std::optional<Left> leave_ledger(const Device& device, const Attachment& next) {
+    if (!device.ledger) return std::nullopt;
     const uint32_t number = device.ledger->number.load();
-    if (number == 0 || next.ledger->number.load() == number || next.ledger->number.load() == 0) return;
-    const auto left = close_ledger(*device.ledger, device.slot);
-    if (!next.tell_before) return;
+    if (number == 0 || next.ledger->number.load() == number || next.ledger->number.load() == 0) return std::nullopt;
+    auto slots = close_ledger(*device.ledger, device.slot);
+    return Left{number, std::move(slots), device.limits->untracked.load()};
+}
+
+void tell(const Left& left, const Attachment& next) {
     wire::Message m{};
     m.header = header(wire::MessageType::kBefore, next.wire_index);
-    m.header.epoch = number;
-    for (const auto& [slot, bytes] : left) {
+    m.header.epoch = left.number;
+    for (const auto& [slot, bytes] : left.slots) {
         m.slot = slot;
         m.value = bytes;
         if (!send(m)) return;
     }
     m.slot = wire::kLedgerSlots;
-    m.value = device.limits->untracked.load();
+    m.value = left.untracked;
     send(m);
 }
 
@@ -115,7 +127,7 @@ bool attach_device(Device& device) {
                              uint32_t(device.ordinal), held_by(device, contexts));
     if (!attachment) return false;
     wire::ClientPage* before = device.page.load();
-    leave_ledger(device, *attachment);
+    const std::optional<Left> left = leave_ledger(device, *attachment);
     {
         std::lock_guard lock(device.ledger_mutex);
         device.ledger = attachment->ledger;
@@ -126,6 +138,8 @@ bool attach_device(Device& device) {
         device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
         device.published = device.used;
     }
+    // Not before its own slot has all: with the last word the others may take what is free.
+    if (left && attachment->tell_before) tell(*left, *attachment);
     device.wire_index = attachment->wire_index;
     device.request_epoch = UINT32_MAX;
     device.stop_told = 0;
