@@ -112,6 +112,12 @@ bool Server::may_join(const Group& group, const Client& client) {
            std::find(users->begin(), users->end(), client.uid) != users->end();
 }
 
+// Of the group's slots: where nobody else may be in it, nobody is kept out of it.
+bool Server::may_have_all(const Group& group, const Client& client) {
+    const auto& users = group.settings.users;
+    return client.administrator || client.fixed || (users && users->size() <= 1);
+}
+
 void Server::tell_context_size(Device& device, const Attachment& a) {
     const auto ledger = device.ledgers.find(a.client->group);
     if (ledger != device.ledgers.end()) ledger->second->learn_context(device.contexts.known_to(a.client->who, a.mps));
@@ -151,14 +157,16 @@ void Server::expel(const Group& group, Nanoseconds now) {
                              {known->second->number()},
                              {known->second->number()}});
         known->second->close();
-        for (auto& [id, absent] : absent_) {
-            if (&absent.slot.ledger() != known->second.get()) continue;
-            Slot slot =
-                Slot::inherit(made, absent.slot.index(), absent.who, absent.administrator, absent.slot.untracked());
-            slot.set_used(absent.slot.used());
-            absent.slot.leave();  // those that are still in the one before see no room that is not there
-            absent.slot = std::move(slot);
-        }
+        const auto move = [&](Slot& slot, const std::string& who, bool administrator) {
+            if (&slot.ledger() != known->second.get()) return;
+            Slot next = Slot::inherit(made, slot.index(), who, administrator, slot.untracked());
+            next.set_used(slot.used());
+            slot.leave();  // those that are still in the one before see no room that is not there
+            slot = std::move(next);
+        };
+        for (auto& [id, absent] : absent_) move(absent.slot, absent.who, absent.administrator);
+        if (LostLedger* lost = lost_ledger(*device, name))
+            for (auto& [of, slot] : lost->others) move(slot, "", true);
         known->second = std::move(made);
         settle_residency(*device, now);
     }
@@ -196,6 +204,7 @@ void Server::forget_group(const std::string& name) {
         device->done.erase(name);
         device->contexts.forget(who_of_group(name));
     }
+    std::erase_if(lost_, [&](const LostLedger& lost) { return lost.group == name; });
     gangs_.tie(name, false);
     groups_.erase(name);
 }

@@ -83,7 +83,7 @@ void Server::tells(const Device& device, const Client& client, const wire::Messa
     const std::pair key(number, message.slot);
     auto known = lost->others.find(key);
     if (known == lost->others.end()) {
-        auto slot = Slot::take(ledger->second, client.who, true);
+        auto slot = Slot::take(ledger->second, client.who, may_have_all(groups_.at(client.group), client));
         if (!slot) return;
         known = lost->others.emplace(key, std::move(*slot)).first;
     }

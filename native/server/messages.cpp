@@ -342,9 +342,6 @@ bool Server::attach(Client& client, const Message& message) {
     if (known_ledger == device.ledgers.end())
         known_ledger = device.ledgers.emplace(client.group, new_ledger(group)).first;
     const Ledger& ledger = *known_ledger->second;
-    // Where nobody else may be in the group, nobody is kept out of it.
-    const auto& users = group.settings.users;
-    const bool alone = client.administrator || client.fixed || (users && users->size() <= 1);
     auto attachment = std::make_unique<Attachment>(next_attachment_++, client);
     Attachment& a = *attachment;
     if (device.capacity || group.settings.resident) a.movable = std::make_unique<Movable>();
@@ -356,7 +353,7 @@ bool Server::attach(Client& client, const Message& message) {
         comes(*before, message);
         slot = std::move(before->slot);
     }
-    if (!slot) slot = Slot::take(known_ledger->second, client.who, alone);
+    if (!slot) slot = Slot::take(known_ledger->second, client.who, may_have_all(group, client));
     if (!slot) return full(ledger.slot_limit(), "places for processes of the group on this device");
     a.slot = std::move(*slot);
     a.slot.set_used(std::max(a.slot.used(), message.tail_ns));

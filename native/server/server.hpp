@@ -275,6 +275,7 @@ class Server {
     static bool may_join(const Group& group, const Client& client);
     bool has_too_many_groups(uid_t user) const;
     void expel(const Group& group, Nanoseconds now);
+    static bool may_have_all(const Group& group, const Client& client);
     static std::shared_ptr<Ledger> new_ledger(const Group& group);
     static void tell_context_size(Device& device, const Attachment& a);  // its group
     static void validate(const GroupSettings& settings);
