@@ -38,14 +38,14 @@ bool Server::is_replaced(const Absent& absent, uint64_t image, bool if_unknown) 
     return image != 0 && absent.image != 0 ? image != absent.image : if_unknown;
 }
 
-void Server::await(Absent absent) {
+Absent& Server::await(Absent absent) {
     while (absent_.contains(next_absent_)) ++next_absent_;
     const uint32_t id = next_absent_++;
     epoll_event event{.events = EPOLLIN, .data = {.u64 = kAbsent | id}};
     // Without a descriptor, or a place in epoll, it is found to have ended when all are looked at.
     epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, absent.process.get(), &event);
     if (absent_.empty()) look_at_ = clock() + kLook;
-    absent_.emplace(id, std::move(absent));
+    return absent_.emplace(id, std::move(absent)).first->second;
 }
 
 // It is there no more: what it held is free.

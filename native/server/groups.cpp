@@ -273,11 +273,11 @@ void Server::set_memory_of_processes(const Uuid& uuid, const std::vector<Holding
     for (auto& [id, each] : absent_)
         if (each.device.lock() == *found) absent[each.pid].push_back(&each);
     for (const Holding& holding : holdings) {
-        const auto theirs = attachments.find(holding.pid);
+        const std::vector<Attachment*>& theirs = attachments[holding.pid];
+        const std::vector<Absent*>& left_behind = absent[holding.pid];
         if (!holding.only_confirms) {
-            if (theirs != attachments.end())
-                for (Attachment* a : theirs->second) book(device, *a, holding);
-            for (Absent* each : absent[holding.pid]) {
+            for (Attachment* a : theirs) book(device, *a, holding);
+            for (Absent* each : left_behind) {
                 const uint64_t used = each->slot.used();
                 const auto& seen = holding.seen;
                 if (seen && (seen->memory != used || seen->contexts != each->contexts)) continue;
@@ -286,7 +286,7 @@ void Server::set_memory_of_processes(const Uuid& uuid, const std::vector<Holding
                     std::max(each->slot.untracked(), holding.bytes - std::min(holding.bytes, used)), uint64_t(now));
             }
         }
-        if (theirs != attachments.end()) check_claims(device, theirs->second, holding.bytes, now);
+        check_claims(device, theirs, left_behind, holding.bytes, now);
     }
     settle_residency(device, now);
     apply(device, now);

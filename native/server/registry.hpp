@@ -198,6 +198,7 @@ struct Absent {
     uint32_t slot_before = wire::kLedgerSlots;  // in the ledger of a daemon that was killed; kLedgerSlots: not known
     uint64_t untracked_before = 0;              // as it was noted then
     bool is_noted = false;                      // by one that was killed
+    Unconfirmed unconfirmed = {};               // of `has.fixed`
 };
 
 // The ledger of a group on a device that went with the daemon before, which was killed. Its members have it still,

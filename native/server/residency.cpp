@@ -37,7 +37,7 @@ Claim claim_of(const Attachment& a) {
     return claim;
 }
 
-Claim believed(const Attachment& a) {
+Claim believed_of(const Attachment& a) {
     Claim claim = claim_of(a);
     uint64_t unconfirmed = a.unconfirmed.bytes();
     for (uint64_t* part : {&claim.fixed, &claim.mapped}) {
@@ -148,7 +148,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
     for (auto& [id, a] : device.attachments) {
         // Before the rest of its page: what it has done by then is in there.
         const uint32_t seen = a->movable ? a->movable->page->seen.load(std::memory_order_acquire) : 0;
-        const Claim claim = believed(*a);
+        const Claim claim = believed_of(*a);
         const bool complete = a->movable && a->movable->page->away.load() == 0;
         reports.push_back({id, a->movable != nullptr, claim.mapped, seen, complete, claim.fixed});
     }
@@ -188,8 +188,9 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
     }
 }
 
-// `theirs`: of one process, which has what it has once.
-void Server::check_claims(Device& device, std::vector<Attachment*> theirs, uint64_t bytes, Nanoseconds now) {
+// `theirs` and `left_behind`: of one process, which has what it has once.
+void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const std::vector<Absent*>& left_behind,
+                          uint64_t bytes, Nanoseconds now) {
     if (!limits_residency(device)) return;
     std::sort(theirs.begin(), theirs.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
     uint64_t left = bytes;
@@ -203,13 +204,23 @@ void Server::check_claims(Device& device, std::vector<Attachment*> theirs, uint6
         a->hidden.look(last ? left : std::min(left, counted), counted, false, options_.claim_grace, now);
         left -= std::min(left, claimed);
     }
+    for (Absent* each : left_behind) {
+        each->unconfirmed.look(each->has.fixed, left, false, options_.claim_grace, now);
+        device.residency.set_fixed(each->residency, believed(each->has, each->unconfirmed).fixed, now);
+        left -= std::min(left, each->has.fixed);
+    }
 }
 
-// What was allowed it may take until it learns that nobody allows anything any more.
+// What it says of its fixed memory; of the rest, what it was admitted with, and allowed: that it may take until it
+// learns that nobody allows anything any more.
 OnDevice Server::on_device(const Device& device, const Attachment& a) {
-    const Claim claim = believed(a);
-    const uint64_t mapped = std::max(claim.mapped, device.residency.committed(a.id));
-    return {claim.fixed, a.movable ? a.movable->page->movable.load() : 0, mapped};
+    return {arbiter::plus(claim_of(a).fixed, a.hidden.bytes()), device.residency.movable(a.id),
+            device.residency.committed(a.id)};
+}
+
+OnDevice Server::believed(OnDevice has, const Unconfirmed& unconfirmed) {
+    has.fixed -= std::min(has.fixed, unconfirmed.bytes());
+    return has;
 }
 
 std::unordered_map<ClientId, ResidencyUsage> Server::residencies(const Device& device, Nanoseconds now) {

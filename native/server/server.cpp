@@ -135,6 +135,10 @@ void Server::start() {
     stopping_ = false;
     for (const auto& [path, socket] : sockets_before_) unlink(path.c_str());  // nobody listens there any more
     sockets_before_.clear();
+    for (const auto& device : devices_) {
+        device->residency.set_host(host_memory_);
+        device->residency.bind_expected();
+    }
     next_round_ = clock();
     arm_timer();
     sigset_t all, before;
@@ -309,9 +313,11 @@ void Server::drop(Client& client, const char* why) {
             attachment->page->attached = 0;  // it runs on, or waits until it notices
         const uint32_t contexts =
             attachment->page->contexts.load() == attachment->contexts ? attachment->contexts : 0;
-        await({device, client.group, client.pid, client.uid, client.started, client.image, client.command,
-               client.process.duplicate(), client.who, client.administrator, std::move(attachment->use), now,
-               contexts, attachment->id, has, std::move(attachment->slot)});
+        Absent& absent =
+            await({device, client.group, client.pid, client.uid, client.started, client.image, client.command,
+                   client.process.duplicate(), client.who, client.administrator, std::move(attachment->use), now,
+                   contexts, attachment->id, has, std::move(attachment->slot)});
+        absent.unconfirmed = attachment->unconfirmed;
         device->attachments.erase(attachment->id);
         settle_residency(*device, now);
         apply(*device, now);

@@ -196,7 +196,7 @@ class Server {
     std::vector<LedgerImage> ledgers();
 
     // absent.cpp
-    void await(Absent absent);
+    Absent& await(Absent absent);
     void end_absent(uint32_t id);
     void end_absent_if(const std::function<bool(const Absent&)>& which);
     void look_at_absent(Nanoseconds now);
@@ -251,9 +251,11 @@ class Server {
     void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
     void settle_residency(Device& device, Nanoseconds now);
-    void check_claims(Device& device, std::vector<Attachment*> theirs, uint64_t bytes, Nanoseconds now);
+    void check_claims(Device& device, std::vector<Attachment*> theirs, const std::vector<Absent*>& left_behind,
+                      uint64_t bytes, Nanoseconds now);
     static void book(Device& device, Attachment& attachment, const Holding& holding);
     static OnDevice on_device(const Device& device, const Attachment& attachment);
+    static OnDevice believed(OnDevice has, const Unconfirmed& unconfirmed);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 
     // grants.cpp
@@ -273,9 +275,9 @@ class Server {
     void forget_if_unused(const std::string& name);
     void forget_group(const std::string& name);
     static bool may_join(const Group& group, const Client& client);
+    static bool may_have_all(const Group& group, const Client& client);
     bool has_too_many_groups(uid_t user) const;
     void expel(const Group& group, Nanoseconds now);
-    static bool may_have_all(const Group& group, const Client& client);
     static std::shared_ptr<Ledger> new_ledger(const Group& group);
     static void tell_context_size(Device& device, const Attachment& a);  // its group
     static void validate(const GroupSettings& settings);

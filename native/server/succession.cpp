@@ -68,10 +68,11 @@ std::vector<LedgerImage> Server::ledgers() {
         for (const Place& place : client->places) {
             const Attachment& a = *place.attachment;
             note(*client, a.slot, a.page->contexts.load() == a.contexts ? a.contexts : 0,
-                 on_device(*place.device, a));
+                 believed(on_device(*place.device, a), a.unconfirmed));
         }
     }
-    for (const auto& [id, absent] : absent_) note(absent, absent.slot, absent.contexts, absent.has);
+    for (const auto& [id, absent] : absent_)
+        note(absent, absent.slot, absent.contexts, believed(absent.has, absent.unconfirmed));
     std::vector<LedgerImage> all;
     for (const auto& device : devices_)
         for (const auto& [group, ledger] : device->ledgers)

@@ -32,6 +32,11 @@ uint64_t Residency::host_promised() const {
     return sum;
 }
 
+uint64_t Residency::movable(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() ? 0 : found->second.movable;
+}
+
 uint64_t Residency::committed(ClientId client) const {
     const auto found = members_.find(client);
     return found == members_.end() ? 0 : found->second.committed;

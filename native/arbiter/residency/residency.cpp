@@ -85,15 +85,21 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
 
 void Residency::expect(ClientId client, GroupId group, uint64_t fixed, uint64_t movable, uint64_t mapped,
                        Nanoseconds now) {
-    Member m;
+    Member& m = members_[client] = {};
     m.group = group;
     m.gone = true;
     m.fixed = fixed;
-    m.movable = m.granted = movable;
+    m.movable = movable;
+    m.granted = std::min(movable, may_be_granted(m));
     m.mapped = m.committed = m.allowed = std::min(mapped, movable);
     m.turn = ++turn_;
     m.idle_since = now;
-    members_[client] = m;
+}
+
+void Residency::bind_expected() {
+    if (host_promised() <= host_) return;
+    for (auto& [id, m] : members_)
+        if (m.gone) m.granted = std::min(m.granted, m.committed);
 }
 
 void Residency::come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now) {

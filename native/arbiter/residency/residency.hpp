@@ -79,9 +79,11 @@ class Residency {
     // What a client that comes with memory (from a daemon that is gone) holds already, as it says. Others are bound
     // by no more of it than the client could have been admitted with now.
     void adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseconds now);
-    // One that a daemon before had, with what it may have by then; it has yet to come. Nothing is settled, for others
-    // may have to be made known before.
+    // One that a daemon before had, with what it may have by then; it has yet to come. Others are bound as by
+    // adopt(). Nothing is settled, for others may have to be made known before.
     void expect(ClientId client, GroupId group, uint64_t fixed, uint64_t movable, uint64_t mapped, Nanoseconds now);
+    // All of them are known. If they say that more is on the host than it has room for, none of that binds others.
+    void bind_expected();
     // It comes, as `client`.
     void come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now);
     // Bytes on the device of a client that cannot move.
@@ -112,6 +114,7 @@ class Residency {
     void tick(Nanoseconds now) { settle(now); }
     std::vector<Order> take_orders();
 
+    uint64_t movable(ClientId client) const;    // bytes that it has in all
     uint64_t committed(ClientId client) const;  // bytes of its movable memory that it holds or may hold
     uint64_t held() const;                      // bytes that clients hold or may hold, fixed ones included
     uint64_t capacity() const { return capacity_; }

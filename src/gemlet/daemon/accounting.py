@@ -65,6 +65,6 @@ class Accounting:
                 [
                     (pid, by_pid.get(pid), seen.get((device.uuid, pid)))
                     for pid in awaited | clients
-                    if by_pid.get(pid) is not None or (lists_all and pid in clients and pid not in by_pid)
+                    if by_pid.get(pid) is not None or (lists_all and pid not in by_pid)
                 ],
             )

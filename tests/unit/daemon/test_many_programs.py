@@ -8,7 +8,7 @@ import pytest
 
 from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.mps_state import MpsStatus
-from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot, UnmanagedUsage
+from gemlet.daemon.native import AwaitedUsage, ClientUsage, DeviceUsage, GroupUsage, Snapshot, UnmanagedUsage
 from gemlet.daemon.programs import Programs
 from gemlet.daemon.recent_usage import RecentUsage
 from gemlet.daemon.status import AT_ONCE, DaemonStatus, Names, Status, build
@@ -99,3 +99,11 @@ def test_the_server_is_told_of_all_processes_in_one_call(monkeypatch: pytest.Mon
     assert uuid == UUID
     assert {pid: size for pid, size, _ in processes if size is not None} == {1000: 5}
     assert len(processes) == MANY - 1
+
+
+@pytest.mark.parametrize("lists_all", [True, False])
+def test_also_what_one_that_has_left_claims_is_for_the_driver_to_confirm(lists_all: bool) -> None:
+    left = GroupUsage(name="g", expected=1, awaited=(AwaitedUsage(pid=7, memory=5, contexts=1),))
+    found, server = Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(left,)),)), FakeServer()
+    Accounting(server, FakeInventory()).book(found, found, {UUID: {}}, lists_all=lists_all)
+    assert server.confirmed == ({(UUID, 7): 0} if lists_all else {})

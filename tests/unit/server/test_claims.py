@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.server import wire
+from tests.unit.server.conftest import native
 from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
@@ -128,3 +129,71 @@ def test_what_it_says_that_it_had_and_the_driver_has_not_counts_for_a_moment_onl
     scene.obey(scene.liar)
     wire.eventually(lambda: (scene.confirm(0), late.residency.get("allowed") == GIB)[1])
     assert scene.is_in()
+
+
+def gone(scene: Scene) -> tuple[RawClient, Callable[[int], None]]:
+    """A liar that is a process of its own, and leaves without ending once it was believed; and the driver's word."""
+    liar = RawClient(scene.served.path, "liar", own_process=True).attach()
+    liar.ledger.put("slots", 7 * GIB, index=liar.slot)
+    liar.send(wire.MOVED)
+    wire.eventually(lambda: not scene.is_in())
+    assert liar.process is not None
+    pid = liar.process.pid
+    liar.close()
+    wire.eventually(lambda: scene.served.groups()["liar"]["awaited"])
+
+    def confirm(held: int) -> None:
+        bytes_ = held or None  # the driver lists no process that holds nothing
+        scene.served.server.set_memory_of_processes(DEVICE, [(pid, bytes_, (7 * GIB, 0, 0))])
+        time.sleep(0.001)
+
+    return liar, confirm
+
+
+def test_nor_does_it_count_for_longer_once_the_client_has_left(scene: Scene) -> None:
+    _, confirm = gone(scene)
+    wire.eventually(lambda: (confirm(0), scene.is_in())[1])
+
+
+def test_what_the_driver_has_of_one_that_has_left_counts(scene: Scene) -> None:
+    liar, confirm = gone(scene)
+    end = time.monotonic_ns() + 5 * GRACE
+    while time.monotonic_ns() < end:
+        confirm(7 * GIB)
+        assert not scene.is_in()
+    wire.eventually(lambda: (confirm(0), scene.is_in())[1])
+    wire.eventually(lambda: (confirm(7 * GIB), not scene.is_in())[1])
+    liar.end()
+    wire.eventually(scene.is_in)
+
+
+@pytest.mark.parametrize("how", ["killed", "upgraded"])
+def test_what_it_wrote_before_a_restart_takes_no_room_while_it_does_not_come(scene: Scene, how: str) -> None:
+    liar = RawClient(scene.served.path, "liar", own_process=True).attach()
+    for word in ("movable", "mapped"):
+        liar.residency.put(word, 1 << 60)
+    liar.send(wire.MOVED)
+    wire.eventually(lambda: scene.served.server.snapshot()["devices"])
+    server = native.Server(open=False, claim_grace=GRACE, host_memory=64 * GIB)
+    try:
+        server.add_device(DEVICE, 0)
+        server.set_capacity(DEVICE, 8 * GIB)
+        if how == "upgraded":
+            for ledger in scene.served.server.hand_over()["ledgers"]:
+                server.inherit_ledger(ledger)
+            scene.served.server.leave()
+        else:
+            for ledger in scene.served.server.members():
+                slots = [slot | {"fd": os.pidfd_open(slot["pid"])} for slot in ledger["slots"]]
+                server.inherit_ledger(ledger | {"fd": -1, "slots": [s | {"before": s["index"]} for s in slots]})
+                for slot in slots:
+                    os.close(slot["fd"])
+            scene.served.server.stop()
+        server.listen(scene.served.path)
+        server.start()
+        scene.served.server = server
+        late = comes_late(scene)
+        wire.eventually(lambda: late.residency.get("allowed") == GIB)
+    finally:
+        wire.end_all()
+        server.stop()
