@@ -141,8 +141,10 @@ class MovableUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> int:
-        """Bytes that left the device or came back so far."""
-        return self.moved_out + self.moved_in + self.dropped
+        """Bytes that left the device or came back so far, as the server adds them up: a program may write any number,
+        and what the server is told of one is told of all.
+        """
+        return (self.moved_out + self.moved_in + self.dropped) % 2**64
 
 
 class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gemlet.daemon.accounting import Accounting
+from gemlet.daemon.native import read_snapshot
+from tests.unit.daemon.fakes import FakeInventory
 from tests.unit.server import wire
 from tests.unit.server.conftest import native
 from tests.unit.server.wire import RawClient
@@ -197,3 +200,20 @@ def test_what_it_wrote_before_a_restart_takes_no_room_while_it_does_not_come(sce
     finally:
         wire.end_all()
         server.stop()
+
+
+def test_no_word_in_its_page_stops_the_accounting_of_others(serve: Callable[..., Served]) -> None:
+    s = serve()
+    s.server.add_device(DEVICE, 0)
+    s.server.set_capacity(DEVICE, 8 * GIB)
+    liar = RawClient(s.path, "liar").attach()
+    for word in ("moved_out", "moved_in", "dropped"):
+        liar.residency.put(word, 2**64 - 1)
+    other = RawClient(s.path, "other", own_process=True).attach()
+    other.send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: s.groups()["other"]["clients"][0]["contexts"])  # type: ignore[index]
+    found = read_snapshot(s.server, listed=True)
+    assert other.process is not None
+    held: dict[int, int | None] = {os.getpid(): GIB, other.process.pid: 2 * GIB}
+    Accounting(s.server, FakeInventory()).book(found, found, {DEVICE: held})
+    assert [s.groups()[name]["memory_used"] for name in ("liar", "other")] == [GIB, 2 * GIB]
