@@ -361,7 +361,10 @@ bool Server::attach(Client& client, const Message& message) {
     a.mps = message.flags & wire::kUnderMps;
     tell_context_size(device, a);
     a.contexts = before ? before->contexts : 0;
-    if (before) a.unconfirmed = before->unconfirmed;  // it does not begin to be believed anew
+    if (before) {  // it does not begin to be believed anew
+        a.unconfirmed = before->unconfirmed;
+        a.said = before->said;
+    }
     a.page->contexts = a.contexts;
     if (Message contexts{}; message.slot > a.contexts) {
         contexts.value = message.slot;

@@ -124,6 +124,7 @@ struct Attachment {
     bool known = false;       // there is something in `counted`: what it moved before is not news
     Unconfirmed unconfirmed;  // of what it says that it holds
     Unconfirmed hidden;       // what the driver says that it holds besides
+    Unconfirmed said;         // of what it says that it had before this daemon, and does not obey
 };
 
 struct Device {
@@ -199,6 +200,7 @@ struct Absent {
     uint64_t untracked_before = 0;              // as it was noted then
     bool is_noted = false;                      // by one that was killed
     Unconfirmed unconfirmed = {};               // of `has.fixed`
+    Unconfirmed said = {};                      // as Attachment::said
 };
 
 // The ledger of a group on a device that went with the daemon before, which was killed. Its members have it still,

@@ -318,6 +318,7 @@ void Server::drop(Client& client, const char* why) {
                    client.process.duplicate(), client.who, client.administrator, std::move(attachment->use), now,
                    contexts, attachment->id, has, std::move(attachment->slot)});
         absent.unconfirmed = attachment->unconfirmed;
+        absent.said = attachment->said;
         device->attachments.erase(attachment->id);
         settle_residency(*device, now);
         apply(*device, now);

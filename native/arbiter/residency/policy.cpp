@@ -249,7 +249,11 @@ void Residency::keep_what_fits() {
 
 void Residency::commit(Member& m) {
     const uint64_t least = std::max(m.allowed, m.mapped);
-    m.committed = m.seen == m.number ? least : std::max(m.committed, least);
+    const bool obeys = m.seen == m.number;
+    if (obeys && !m.gone) m.refuted = false;
+    m.committed = obeys || m.refuted ? least : std::max(m.committed, least);
+    if (obeys && m.number > m.said_at.value_or(UINT32_MAX) && m.mapped <= m.allowed)
+        m.said_at.reset();  // it keeps to an order of this daemon
 }
 
 void Residency::publish() {

@@ -79,7 +79,8 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     m.committed = std::min(bytes, new_here ? m.mapped : std::max(m.committed, m.mapped));
     if (new_here) m.allowed = m.committed;
     m.complete = m.mapped == m.movable;
-    orders_.push_back({client, m.allowed, ++m.number});  // also if it is never changed: it waits for a first one
+    m.said_at = ++m.number;
+    orders_.push_back({client, m.allowed, m.number});  // also if it is never changed: it waits for a first one
     settle(now);
 }
 
@@ -92,6 +93,7 @@ void Residency::expect(ClientId client, GroupId group, uint64_t fixed, uint64_t 
     m.movable = movable;
     m.granted = std::min(movable, may_be_granted(m));
     m.mapped = m.committed = m.allowed = std::min(mapped, movable);
+    m.said_at = m.number;
     m.turn = ++turn_;
     m.idle_since = now;
 }
@@ -112,7 +114,24 @@ void Residency::come_back(ClientId before, ClientId client, GroupId group, Nanos
     m.entered = m.epoch = now;
     m.group = group;
     m.idle_since = now;
-    orders_.push_back({client, m.allowed, ++m.number});  // it has a page of its own, and waits for a first one
+    ++m.number;
+    if (m.said_at) m.said_at = m.number;
+    orders_.push_back({client, m.allowed, m.number});  // it has a page of its own, and waits for a first one
+    settle(now);
+}
+
+uint64_t Residency::only_said(ClientId client) const {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return 0;
+    const Member& m = found->second;
+    return m.said_at && (m.gone || m.seen != m.number) ? m.committed : 0;
+}
+
+void Residency::refute(ClientId client, uint64_t confirmed, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end() || !found->second.said_at) return;
+    found->second.refuted = true;
+    found->second.mapped = std::min(found->second.mapped, confirmed);
     settle(now);
 }
 

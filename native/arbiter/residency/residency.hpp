@@ -86,6 +86,11 @@ class Residency {
     void bind_expected();
     // It comes, as `client`.
     void come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now);
+    // What one that does not obey only says that it has on the device, from before this daemon; 0: nothing. The
+    // driver has less of it, and no more than `confirmed`: from now on orders bind it at once, and the rest binds
+    // nobody.
+    uint64_t only_said(ClientId client) const;
+    void refute(ClientId client, uint64_t confirmed, Nanoseconds now);
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
@@ -138,9 +143,11 @@ class Residency {
         uint64_t committed = 0;  // the most it may hold now
         uint64_t mapped = 0;     // as it says
         uint32_t number = 0, seen = 0;
-        bool in = false;        // resident, or on its way
-        bool complete = false;  // arrived, as it says
-        bool active = false;    // has work
+        std::optional<uint32_t> said_at;  // `number` when it said what it had: what it holds may be no more than that
+        bool refuted = false;             // ... and the driver has less, and it does not obey
+        bool in = false;                  // resident, or on its way
+        bool complete = false;            // arrived, as it says
+        bool active = false;              // has work
         bool gone = false;
         bool interrupted = false;     // it had work when it was put out: its epoch was over
         uint64_t turn = 0;            // order of entry

@@ -125,11 +125,18 @@ def test_what_it_says_that_it_had_before_this_daemon_is_bounded_by_its_ledger(sc
     assert scene.is_in()
 
 
-def test_what_it_says_that_it_had_and_the_driver_has_not_counts_for_a_moment_only(scene: Scene) -> None:
+@pytest.mark.parametrize("obeys", [True, False])
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_it_says_that_it_had_and_the_driver_has_not_counts_for_a_moment_only(
+    scene: Scene, obeys: bool, stays: bool
+) -> None:
     adopt(scene.liar, ledgered=1 << 60)
     late = comes_late(scene)
     assert late.residency.get("allowed") == 0  # it may be there
-    scene.obey(scene.liar)
+    if obeys:
+        scene.obey(scene.liar)
+    if not stays:
+        scene.liar.close()
     wire.eventually(lambda: (scene.confirm(0), late.residency.get("allowed") == GIB)[1])
     assert scene.is_in()
 
