@@ -2,6 +2,7 @@
 // publishes the limit. Clients reserve by themselves (native/hook/memory/ledger.cpp).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,9 +37,14 @@ class Ledger {
     uint64_t used() const;  // by all, untracked included
     uint64_t untracked() const { return limits_->untracked.load(); }
 
-    // Another one takes its place. Members that still count here find no room, and see why before they refuse
-    // anything.
-    void close() { limits_->untracked = limit(); }
+    // Another one takes its place, with what the slots have after this. Members that still count here find no room,
+    // and see why before they refuse anything; one that has found room already loses the lock, and with it what it
+    // claims.
+    void close() {
+        limits_->untracked = limit();
+        ledger_->lock = 0;
+        std::atomic_thread_fence(std::memory_order_seq_cst);  // with that of the hook's LedgerLock
+    }
 
     // To a successor: members that are not there yet look at every slot, for it may have given any.
     void pass_on() {

@@ -94,6 +94,22 @@ def test_a_former_member_of_a_group_has_none_of_its_memory(
         other.stdin.write("\n")
 
 
+def test_a_member_that_takes_memory_at_that_moment_begins_anew(
+    serve: Callable[..., Served], member: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """It has seen that there is room, and has written nothing that the next ledger could have: it loses the lock."""
+    s = serve()
+    with member(s) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "in\n"
+        friend = RawClient(s.path, "team").attach()
+        friend.ledger.put("lock", friend.slot + 1, size=4)
+        s.server.set_group("team", users=[12345], memory=GIB)
+        assert friend.ledger.get("lock", size=4) == 0
+        assert friend.limits.get("untracked") == friend.limits.get("memory_limit")  # nor is there room
+        other.kill()
+
+
 def test_members_stay_when_a_change_keeps_them(serve: Callable[..., Served]) -> None:
     s = serve()
     client = RawClient(s.path, "team").attach()
