@@ -37,6 +37,13 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
     allocation = (claim.get("status") or {}).get("allocation")
     if not allocation:
         raise BadRequest("status.allocation", "is missing", hint="allocate the claim again: it is no longer in use")
+    for number, entry in enumerate((claim.get("status") or {}).get("reservedFor") or []):
+        if entry.get("apiGroup") or entry.get("resource") != "pods":  # whose containers nobody would check
+            raise BadRequest(
+                f"status.reservedFor[{number}]",
+                f"is one of {entry.get('resource')}, and only pods can be held to shares",
+                hint="let each pod name the claim",
+            )
     devices = allocation.get("devices") or {}
     results = [result for result in devices.get("results") or [] if result.get("driver") == names.DRIVER]
     if not results:
@@ -77,7 +84,7 @@ def container_of(pod: Mapping[str, Any], claim: str) -> str:
         container["name"]
         for kind in ("initContainers", "containers")
         for container in pod["spec"].get(kind) or []
-        if any(claims.get(each["name"]) == claim for each in (container.get("resources") or {}).get("claims") or [])
+        if claim in _used(container, claims, pod).values()
     ]
     return users[0] if len(users) == 1 else ""
 
@@ -90,8 +97,7 @@ def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
     spec, claims = pod["spec"], _claims_of(pod)
     for kind in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(kind) or []):
-            used = {entry["name"] for entry in (container.get("resources") or {}).get("claims") or []}
-            shares = sorted(name for name in used if claims.get(name) in ours)
+            shares = sorted(name for name, claim in _used(container, claims, pod).items() if claim in ours)
             if len(shares) > 1:
                 raise BadRequest(
                     f"spec.{kind}[{container['name']}].resources.claims",
@@ -100,6 +106,20 @@ def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
                 )
             if shares:
                 check_escape(pod, container, f"spec.{kind}[{number}]")
+
+
+def _used(
+    container: Mapping[str, Any], claims: Mapping[str, str | None], pod: Mapping[str, Any]
+) -> dict[str, str | None]:
+    """The claims that a container uses by what it calls them: names of ``claims``, or of resources. For resources of a
+    device class (since Kubernetes 1.36) the scheduler makes a claim that the pod's specification does not name."""
+    names_of_claims = [entry["name"] for entry in (container.get("resources") or {}).get("claims") or []]
+    by_resources = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return {name: claims.get(name) for name in names_of_claims} | {
+        mapping["resourceName"]: by_resources.get("resourceClaimName")
+        for mapping in by_resources.get("requestMappings") or []
+        if mapping["containerName"] == container["name"]
+    }
 
 
 def _claims_of(pod: Mapping[str, Any]) -> dict[str, str | None]:

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from gemlet.kube.claims import check_pod, read_claim
+from gemlet.kube.claims import check_pod, container_of, read_claim
 from gemlet.kube.request import BadRequest
 from gemlet.model import Priority
 from tests.unit.kube import fakes
@@ -65,6 +65,12 @@ def test_several_gpus_of_the_same_amount_are_one_share():
     assert share.requests == {"gpu-0": ("a",), "gpu-1": ("b",)}
 
 
+def reserved_for(resource, **more):
+    seen = claim(result())
+    seen["status"]["reservedFor"].append({"resource": resource, "name": "g", "uid": "g"} | more)
+    return seen
+
+
 def without(seen, *path):
     changed = copy.deepcopy(seen)
     place = changed
@@ -88,6 +94,8 @@ def without(seen, *path):
         (claim(result(), result(shareID="t")), "twice.*distinctAttribute: gemlet.dev/uuid"),
         (claim(result("gpu-0"), result("gpu-1", compute="30")), "different amounts.*same memory and compute"),
         (claim(result(adminAccess=True)), "adminAccess"),
+        (reserved_for("podgroups", apiGroup="scheduling.k8s.io"), r"reservedFor\[1\]: is one of podgroups"),
+        (reserved_for("pods", apiGroup="example.com"), r"reservedFor\[1\]"),
         (claim(result(), configs=[config(computeLimit=10)]), r"config\[0\].*computeLimit: 10 is not valid"),
         (claim(result(), configs=[config(colour="red")]), r"config\[0\].*colour"),
         (
@@ -141,3 +149,30 @@ def test_a_container_that_would_leave_its_share_is_refused():
     seen["spec"]["initContainers"] = [seen["spec"]["containers"].pop(0)]
     with pytest.raises(BadRequest, match=r"spec.initContainers\[0\].env\[LD_PRELOAD\]"):
         check_pod(seen, {"c"})
+
+
+def by_resource(**more):
+    """A pod whose claim the scheduler has made, for a resource of a device class (Kubernetes 1.36)."""
+    resource = "deviceclass.resource.kubernetes.io/share.gemlet.dev"
+    mapping = {"containerName": "c0", "resourceName": resource, "requestName": "container-0-request-0"}
+    return {
+        "spec": {
+            "resourceClaims": [{"name": "x", "resourceClaimName": "c"}],
+            "containers": [{"name": "c0", "resources": {"limits": {resource: "1"}}} | more, {"name": "c1"}],
+        },
+        "status": {"extendedResourceClaimStatus": {"resourceClaimName": "made", "requestMappings": [mapping]}},
+    }
+
+
+def test_a_container_whose_share_is_a_resource_may_not_leave_it_either():
+    check_pod(by_resource(), {"made"})
+    escaping = {"env": [{"name": "LD_PRELOAD", "value": "x.so"}]}
+    check_pod(by_resource(**escaping), {"another"})
+    with pytest.raises(BadRequest, match=r"spec.containers\[0\].env\[LD_PRELOAD\]"):
+        check_pod(by_resource(**escaping), {"made"})
+    with pytest.raises(BadRequest, match=r"share.gemlet.dev and x are both shares"):
+        check_pod(by_resource(resources={"claims": [{"name": "x"}]}), {"made", "c"})
+
+
+def test_a_container_whose_share_is_a_resource_is_its_user():
+    assert container_of(by_resource(), "made") == "c0"
