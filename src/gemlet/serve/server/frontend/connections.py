@@ -164,6 +164,7 @@ class Server:
         for connection in unused[: max(1, self.most_connections // 64)]:  # several: looking costs time
             self.leave(connection)
             connection.close()
+            self.loop.call_soon(connection.abort)  # a client that does not take the end, of TLS say, has no files here
         if unused:
             return True
         followers = [each for each in others if each.follows]

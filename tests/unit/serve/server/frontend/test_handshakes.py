@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.constants
 import socket
 import ssl
 
@@ -79,5 +80,39 @@ def test_what_is_no_handshake_ends_its_connection_alone(authority):
             line, writer = await ask()
             assert line == b"HTTP/1.1 200 OK\r\n"
         return [writer]
+
+    with_server(authority, scenario)
+
+
+async def mute(port, authority):
+    """A client that does nothing after its handshake, and does not answer the end of TLS either."""
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trusting.wrap_bio(arrived, leaving, server_hostname="localhost")
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(leaving.read())
+            arrived.write(await reader.read(65536))
+    writer.write(leaving.read())
+    return reader, writer
+
+
+def test_connections_that_make_room_end_also_where_the_client_does_not_answer(authority, monkeypatch):
+    monkeypatch.setattr(asyncio.constants, "SSL_SHUTDOWN_TIMEOUT", 3600.0)
+
+    async def scenario(port, ask):
+        first = [await mute(port, authority) for _ in range(MOST)]
+        more = [await mute(port, authority) for _ in range(MOST)]
+        async with asyncio.timeout(PATIENCE_S):
+            for reader, _ in first:
+                await reader.read()
+        line, writer = await ask()
+        assert line == b"HTTP/1.1 200 OK\r\n"
+        return [writer, *(each for _, each in (*first, *more))]
 
     with_server(authority, scenario)
