@@ -106,7 +106,7 @@ class GrpcCall:
         self.out: deque[int] = deque()  # bytes of the messages that have not left
         self.out_bytes = 0
         self.finished = False
-        self.waiting_bytes = 0  # of messages that another process reads
+        self.waiting_bytes = 0  # of messages that another process reads, and answers that it writes
         self.counted = 0  # bytes here, as the connection knows them
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -145,6 +145,11 @@ class GrpcCall:
         task = self.connection.run(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def holds(self, nbytes: int) -> None:
+        """So many bytes more wait for another process."""
+        self.waiting_bytes += nbytes
+        self.connection.count(self)
 
     def close(self) -> None:
         """Nothing more comes or goes; to be called by the connection."""

@@ -16,6 +16,7 @@ from gemlet.serve.server.frontend import (
     grpc_procedures,
     grpc_wire,
     health,
+    infer_json,
     infer_messages,
     intake,
     limits,
@@ -175,29 +176,27 @@ class Asking:
             self._server.service.engine.cancel(call)
 
     async def _take_large(self, data: bytes, encoding: bytes) -> None:
-        processes, most, nbytes = self._server.unpacking, self._server.limits.request_bytes, len(data)
-        self._grpc.waiting_bytes += nbytes
-        self._grpc.connection.count(self._grpc)
+        most, nbytes = self._server.limits.request_bytes, len(data)
+        self._grpc.holds(nbytes)
         try:
-            if encoding:
-                data = await processes(nbytes, unpacking.inflate, data, encoding, most)
-            if infer_messages.structure(data, limits.HERE_BYTES) > limits.HERE_BYTES:
-                data = await processes(len(data), unpacking.unpack_message, data, most)
-            self._read(data)
+            plain = await self._server.unpacking.inflating(unpacking.unpack_message, data, encoding, most)
+            self._read(plain, checked=True)
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(intake.refusal_of(error))
         finally:
-            self._grpc.waiting_bytes -= nbytes
-            self._grpc.connection.count(self._grpc)
+            self._grpc.holds(-nbytes)
 
-    def _read(self, data: bytes) -> None:
-        """Raises Refusal."""
+    def _read(self, data: bytes, *, checked: bool = False) -> None:
+        """``checked``: in another process. Raises Refusal."""
         try:
             request = messages.ModelInferRequest.FromString(data)
         except DecodeError as error:
             raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
         self.id = request.id
-        self._ask(*infer_messages.parse(request, self._grpc.connection.regions))
+        given, form, parameters = infer_messages.parse(request, self._grpc.connection.regions)
+        if checked:
+            infer_json.are_checked(given)
+        self._ask(given, form, parameters)
 
     def _ask(self, given: list[Tensor], form: Form, parameters: Parameters) -> None:
         """Raises Refusal."""
@@ -213,7 +212,7 @@ class Asking:
             self._call = None
             self.refuse(refusal)
 
-        reply = intake.Reply(service, regions, form, False, write, refuse, self._grpc.later)
+        reply = intake.Reply(service, regions, form, False, write, refuse, self._grpc.later, self._grpc.holds)
         call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=self._grpc.trace)
         rest = intake.check(service, regions, form, parameters, call)
         remaining_ms = self._grpc.remaining_ms
@@ -225,12 +224,16 @@ class Asking:
             self._grpc.later(self._submit_after(call, rest))
 
     async def _submit_after(self, call: Call, rest: intake.Rest) -> None:
+        nbytes = sum([len(tensor.data) for tensor in call.inputs])
+        self._grpc.holds(nbytes)
         try:
             await rest()
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(intake.refusal_of(error))
         else:
             self._submit(call)
+        finally:
+            self._grpc.holds(-nbytes)
 
     def _submit(self, call: Call) -> None:
         self._call = call

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 
+from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.server.frontend import (
     access,
@@ -38,6 +39,7 @@ MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers 
 # Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
 READ_BYTES = 2 * 1024
 TURN_S = 0.002
+TOO_MUCH = "clients hold too much: this request was under way for the longest"
 TRACE_BYTES = 64  # of a traceparent, which has 55
 
 
@@ -85,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._closed_at = 0.0
         self._pending_bytes = 0  # of requests that are not answered
         self._out_bytes = 0  # of answers that wait for those before them
-        self._large_bytes = 0  # of requests that another process reads
+        self._large_bytes = 0  # of requests that another process reads, and answers that it writes
         self._held = 0  # as holdings know it
         self._url = b""
         self._trace = b""
@@ -268,10 +270,26 @@ class Connection(asyncio.Protocol):
 
     def evict(self) -> None:
         """Others need what it holds."""
-        if self._body_bytes and not self._exchanges and self._full_since is None:
-            self._fail(Bad(503, "clients hold too much: this request was under way for the longest", "overload"))
+        reads = self._full_since is None and not self.follows
+        if self._body_bytes and not self._exchanges and reads:
+            self._fail(Bad(503, TOO_MUCH, "overload"))
+        elif self._large_bytes and reads:
+            self._refuse_all(Refusal("overload", TOO_MUCH, retry_s=1))
         else:
             self.abort()
+
+    def _refuse_all(self, refusal: Refusal) -> None:
+        """Answers all requests that are not answered, and ends."""
+        self._closing = True
+        self._reset()
+        for task in self._tasks:
+            task.cancel()
+        self._exchanges[-1].keep_alive = False
+        for exchange in list(self._exchanges):
+            if exchange.call is not None:
+                self._service.engine.cancel(exchange.call)
+                exchange.call = None
+            exchange.refuse(refusal)
 
     def flush(self) -> None:
         """Writes what the oldest exchange has, and those after it if it is done."""
@@ -415,8 +433,8 @@ class Connection(asyncio.Protocol):
         exchange.request_bytes += nbytes
         self._pending_bytes += nbytes
 
-    def reads_elsewhere(self, nbytes: int) -> None:
-        """Another process reads so many bytes for it; fewer, where it is below 0."""
+    def waits_elsewhere(self, nbytes: int) -> None:
+        """So many bytes more wait for another process; fewer, where it is below 0."""
         self._large_bytes += nbytes
         self._hold()
 

@@ -42,7 +42,7 @@ class Connection(Protocol):
     def server(self) -> Server: ...
     def later(self, work: Coroutine[Any, Any, None]) -> None: ...
     def waits(self, exchange: Exchange, nbytes: int) -> None: ...
-    def reads_elsewhere(self, nbytes: int) -> None: ...
+    def waits_elsewhere(self, nbytes: int) -> None: ...
 
 
 def read(
@@ -71,16 +71,16 @@ async def _infer_large(
 ) -> None:
     """As _infer(), of a request that is read in another process."""
     nbytes, server = len(body), connection.server
+    connection.waits_elsewhere(nbytes)
     try:
-        connection.reads_elsewhere(nbytes)
-        asked, tail = await server.unpacking(
-            nbytes, unpacking.unpack, body, encoding, header, server.limits.request_bytes
+        asked, tail = await server.unpacking.inflating(
+            unpacking.unpack, body, encoding, server.limits.request_bytes, header
         )
         _infer(connection, exchange, target, infer_json.assemble(asked, memoryview(tail), connection.regions))
     except Exception as error:  # noqa: BLE001  it is the answer
         exchange.refuse(intake.refusal_of(error))
     finally:
-        connection.reads_elsewhere(-nbytes)
+        connection.waits_elsewhere(-nbytes)
 
 
 def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: Parsed) -> None:
@@ -90,7 +90,7 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
     form.model, form.version = model, version
     service, known = connection.server.service, connection.regions
     write, refuse = partial(_write, (connection, exchange), form), partial(_refuse, exchange)
-    reply = intake.Reply(service, known, form, True, write, refuse, connection.later)
+    reply = intake.Reply(service, known, form, True, write, refuse, connection.later, connection.waits_elsewhere)
     call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
     connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
     rest = intake.check(service, known, form, parameters, call)
@@ -101,12 +101,16 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
 
 
 async def _infer_after(connection: Connection, exchange: Exchange, call: Call, rest: intake.Rest) -> None:
+    nbytes = sum([len(tensor.data) for tensor in call.inputs])
+    connection.waits_elsewhere(nbytes)
     try:
         await rest()
     except Exception as error:  # noqa: BLE001  it is the answer
         exchange.refuse(intake.refusal_of(error))
     else:
         _submit(connection, exchange, call)
+    finally:
+        connection.waits_elsewhere(-nbytes)
 
 
 def _submit(connection: Connection, exchange: Exchange, call: Call) -> None:

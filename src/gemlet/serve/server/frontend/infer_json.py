@@ -166,10 +166,22 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
     return Asked(inputs, request.id, request.parameters or {}, outputs)
 
 
+def given(request: Asked, tail: memoryview) -> list[Tensor]:
+    """The inputs of what was decoded that are not in shared memory. Raises Refusal."""
+    at, found = 0, []
+    for each in request.inputs:
+        if each.data is not None or "shared_memory_region" not in each.parameters:
+            data, at = _data(each, tail, at)
+            found.append(Tensor(each.name, each.datatype, each.shape, data))
+    return found
+
+
 def assemble(request: Asked, tail: memoryview, regions: UserRegions) -> tuple[list[Tensor], Form, Parameters]:
-    """As parse(), of what was decoded and the bytes behind the JSON. Raises Refusal."""
+    """As parse(), of what was decoded and the bytes behind the JSON, where BYTES were checked. Raises Refusal."""
     _, default, outputs = _with_outputs(request)
-    return _inputs(request, tail, regions), Form("", "", request.id, default, outputs), request.parameters
+    inputs = _inputs(request, tail, regions)
+    are_checked(inputs)
+    return inputs, Form("", "", request.id, default, outputs), request.parameters
 
 
 @lru_cache(STRUCTURES)
@@ -301,6 +313,12 @@ def shared(form: Form, outputs: list[Tensor]) -> list[tuple[Tensor, Wanted]]:
 def texts(inputs: list[Tensor]) -> list[Tensor]:
     """Inputs of BYTES that are not known to be such: what takes time by its size before a request is queued."""
     return [tensor for tensor in inputs if tensor.datatype == "BYTES" and not tensor.checked]
+
+
+def are_checked(inputs: list[Tensor]) -> None:
+    """BYTES that are here were checked in another process; what is in shared memory comes later."""
+    for tensor in inputs:
+        tensor.checked = tensor.datatype == "BYTES" and len(tensor.data) > 0
 
 
 def about(form: Form, parameters: Parameters) -> About:

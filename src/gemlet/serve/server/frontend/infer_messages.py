@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2, tensors
-from gemlet.serve.dispatch.call import Refusal, Tensor
+from gemlet.serve.dispatch.call import Refusal, Tensor, check_bytes
 from gemlet.serve.server.frontend.infer_json import (
     MAX_DIMENSIONS,
     Form,
@@ -75,7 +75,7 @@ def structure(message: bytes, limit: int) -> int:
 
 
 def plain_message(message: bytes, limit: int) -> bytes:
-    """The request with all its contents raw, ``limit`` bytes of them. Takes time and memory by its size.
+    """The request with all its contents raw, ``limit`` bytes of them, BYTES checked. Takes time and memory by its size.
 
     Raises Refusal.
     """
@@ -91,6 +91,10 @@ def plain_message(message: bytes, limit: int) -> bytes:
         if "shared_memory_region" not in each.parameters:
             plain_contents.append(bytes(_contents(each, raw)))
             each.ClearField("contents")
+            if each.datatype == "BYTES":
+                check_shape(each.name, each.shape)
+                check_texts(each.name, each.datatype, each.shape)
+                check_bytes(Tensor(each.name, each.datatype, tuple(each.shape), plain_contents[-1]))
     plain_contents += raw
     del request.raw_input_contents[:]
     if request.ByteSize() > MAX_STRUCTURE:

@@ -71,7 +71,8 @@ def _check_texts(service: Service, call: Call) -> Rest | None:
 class Reply:
     """How an answer is written. One of ``write``, with what was done elsewhere by output, and ``refuse`` is called.
 
-    text: whether outputs become text, where they are not asked for as bytes. later: keeps a task.
+    text: whether outputs become text, where they are not asked for as bytes. later: keeps a task. holds: told how many
+    bytes wait here, or wait no more.
     """
 
     service: Service
@@ -81,6 +82,7 @@ class Reply:
     write: Callable[[ModelSpec, list[Tensor], Mapping[str, Finished]], None]
     refuse: Callable[[Refusal], None]
     later: Callable[[Coroutine[Any, Any, None]], None]
+    holds: Callable[[int], None]
 
     def __call__(self, result: Answered | Refusal) -> None:
         """To be called by the engine. Never raises."""
@@ -105,6 +107,8 @@ class Reply:
         return slow or sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES
 
     async def _elsewhere(self, spec: ModelSpec, outputs: list[Tensor], kept: Kept) -> None:
+        nbytes = sum([len(tensor.data) for tensor in outputs])
+        self.holds(nbytes)
         try:
             costly = infer_json.costly(self.form, outputs, text=self.text)
             finished = await unpacking.finished(self.service.unpacking, spec, costly) if costly else {}
@@ -119,6 +123,7 @@ class Reply:
             self.refuse(refusal_of(error))
         finally:
             kept.end()
+            self.holds(-nbytes)
 
 
 def refusal_of(error: Exception) -> Refusal:

@@ -13,7 +13,7 @@ import resource
 import zlib
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gemlet.errors import GemletError
 from gemlet.serve.dispatch import call
@@ -68,6 +68,18 @@ class Unpacking:
             raise Refusal(result.reason, result.message)  # type: ignore[arg-type]
         return result  # type: ignore[no-any-return]
 
+    async def inflating(
+        self, act: Callable[..., Result | None], body: Buffer, encoding: bytes, limit: int, *given: Any
+    ) -> Result:
+        """What ``act`` gives of a body that may be compressed: all that is to be done with it, in one turn, since what
+        it inflates to would wait here for another. ``limit``: bytes of that. Raises Refusal."""
+        if encoding and len(body) <= SMALL_BYTES:  # how large it is shows only there
+            found = await self(len(body), _unless_large, act, body, encoding, min(limit, SMALL_BYTES), limit, *given)
+            if found is not None:
+                return cast("Result", found)
+        nbytes = SMALL_BYTES + 1 if encoding else len(body)
+        return cast("Result", await self(nbytes, act, body, encoding, limit, limit, *given))
+
     def _pool(self, small: bool) -> ProcessPoolExecutor:
         if small not in self._pools:
             self._pools[small] = pool_of_one(_prepare)
@@ -107,12 +119,15 @@ async def finished(processes: Unpacking, spec: ModelSpec, costly: list[tuple[Ten
     return await processes(sum(len(tensor.data) for tensor, _ in costly), finish, costly, bool(spec.max_batch))
 
 
-def unpack(body: Buffer, encoding: bytes, header: int | None, limit: int) -> tuple[Asked, bytes]:
-    """A body over HTTP, with ``header`` bytes of JSON: the request and the tensors behind its JSON. Raises Refusal."""
-    plain = inflate(body, encoding, limit) if encoding else body
+def unpack(body: Buffer, encoding: bytes, most: int, limit: int, header: int | None) -> tuple[Asked, bytes]:
+    """A body over HTTP, with ``header`` bytes of JSON: the request and the tensors behind its JSON, those of BYTES
+    checked. Raises Refusal; TooLarge beyond ``most`` bytes."""
+    plain = inflate(body, encoding, most) if encoding else body
     end = infer_json.json_end(plain, header)
     view = memoryview(plain)
-    return infer_json.decode(view[:end], limit), bytes(view[end:])
+    asked = infer_json.decode(view[:end], limit)
+    check_texts(infer_json.texts(infer_json.given(asked, view[end:])))
+    return asked, bytes(view[end:])
 
 
 def inflate(body: Buffer, encoding: bytes, limit: int) -> bytes:
@@ -142,9 +157,11 @@ class TooLarge(Refusal):
         super().__init__("invalid", f"the body has more than {limit} bytes when decompressed")
 
 
-def unpack_message(message: bytes, limit: int) -> bytes:
-    """A ModelInferRequest whose tensors are raw contents; then reading it is copying. Raises Refusal."""
-    return infer_messages.plain_message(message, limit)
+def unpack_message(message: bytes, encoding: bytes, most: int, limit: int) -> bytes:
+    """A ModelInferRequest whose tensors are raw contents, those of BYTES checked; then reading it is copying.
+
+    Raises Refusal; TooLarge beyond ``most`` bytes."""
+    return infer_messages.plain_message(inflate(message, encoding, most) if encoding else message, limit)
 
 
 def finish(outputs: list[tuple[Tensor, Wanted]], batched: bool) -> dict[str, Finished]:
@@ -153,9 +170,18 @@ def finish(outputs: list[tuple[Tensor, Wanted]], batched: bool) -> dict[str, Fin
 
 
 def check_texts(inputs: list[Tensor]) -> None:
-    """Raises Refusal if inputs of BYTES are not such tensors."""
+    """Raises Refusal if inputs of BYTES are not such tensors, or have too many elements."""
     for tensor in inputs:
+        infer_json.check_texts(tensor.name, tensor.datatype, tensor.shape)
         call.check_bytes(tensor)
+
+
+def _unless_large(act: Callable[..., Result], *given: Any) -> Result | None:
+    """None: it is more than it was to be."""
+    try:
+        return act(*given)
+    except TooLarge:
+        return None
 
 
 def _nothing() -> None:

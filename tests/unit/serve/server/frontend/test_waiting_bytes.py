@@ -1,0 +1,180 @@
+"""What waits here for another process counts as its client's, and what a request inflates to does not wait at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import struct
+
+import pytest
+
+from gemlet.inference_protocol import inference_pb2 as messages
+from gemlet.serve.server.frontend import infer_json, unpacking
+from gemlet.serve.server.frontend.grpc_server import Asking
+from gemlet.serve.server.frontend.http_server import HttpServer
+from gemlet.serve.server.frontend.limits import Limits
+from gemlet.serve.server.frontend.regions import Regions
+from tests.unit.serve.server.frontend.test_http import infer, post, talk
+from tests.unit.serve.stand_in import Service, connect, model, replies
+
+MIB = 1 << 20
+TEXTS = model("texts", inputs=(("X", "BYTES", (-1,)),), outputs=(("Y", "BYTES", (-1,)),), slo_ms=1e6)
+
+
+class Waiting(unpacking.Unpacking):
+    """Never has its turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = 0
+
+    async def of_copies(self, nbytes, act, copy):
+        self.asked += 1
+        await asyncio.Event().wait()
+
+
+class Told(unpacking.Unpacking):
+    """Keeps what was asked of which process."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    async def of_copies(self, nbytes, act, copy):
+        self.asked.append((act.__name__, nbytes <= unpacking.SMALL_BYTES))
+        return await super().of_copies(nbytes, act, copy)
+
+
+def texts(count):
+    """A request of as many texts, and a text, of a kilobyte each; its JSON's length."""
+    packed = (struct.pack("<I", 1024) + b"a" * 1024) * count
+    tensor = {"name": "X", "datatype": "BYTES", "shape": [1, count], "parameters": {"binary_data_size": len(packed)}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    return head + packed, len(head)
+
+
+@pytest.mark.parametrize("asks", ["an answer in text", "texts to be checked"])
+def test_clients_have_no_more_waiting_than_they_may_hold(asks):
+    async def run():
+        service = Service(model(slo_ms=1e6), TEXTS)
+        service.unpacking = Waiting()
+        server = HttpServer(service, Limits(request_bytes=2 * MIB))
+        clients = [connect(service, server) for _ in range(12)]
+        if asks == "an answer in text":
+            values = 300_000
+            head = {
+                "name": "X",
+                "datatype": "FP32",
+                "shape": [1, values],
+                "parameters": {"binary_data_size": 4 * values},
+            }
+            text = json.dumps({"inputs": [head]}).encode()
+            body, length, name = text + bytes(4 * values), len(text), "echo"
+        else:
+            (body, length), name = texts(1100), "texts"
+        for connection, _ in clients:
+            connection.data_received(
+                post(f"/v2/models/{name}/infer", body, f"Inference-Header-Content-Length: {length}")
+            )
+            for _ in range(4):  # for the tasks to begin
+                await asyncio.sleep(0)
+            assert server.holdings.total <= server.limits.held_bytes
+        assert service.unpacking.asked == len(clients)
+        refused = [replies(transport.written)[0] for _, transport in clients if transport.written]
+        assert len(refused) >= 5
+        assert {status for status, _, _ in refused} == {503}
+        assert {"Retry-After" in headers for _, headers, _ in refused} == {True}
+        for connection, _ in clients:
+            connection.connection_lost(None)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_was_written_waits_no_more():
+    async def run():
+        service = Service(model(slo_ms=1e6))
+        server = HttpServer(service)
+        connection, transport = connect(service, server)
+        connection.data_received(infer([0.5] * 100_000))
+        async with asyncio.timeout(60):
+            while not transport.written:  # noqa: ASYNC110  it tells nobody
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert server.holdings.total == 0
+        service.unpacking.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("count", "small"), [(200, True), (2000, False)])
+def test_a_compressed_request_is_in_another_process_in_one_turn(count, small):
+    body, length = texts(count)
+    service = Service(TEXTS)
+    service.unpacking = Told()
+    ((status, _, said),), _ = talk(
+        post(
+            "/v2/models/texts/infer",
+            gzip.compress(body),
+            "Content-Encoding: gzip",
+            f"Inference-Header-Content-Length: {length}",
+        ),
+        service=service,
+    )
+    assert (status, len(json.loads(said)["outputs"][0]["data"])) == (200, count)
+    tried, read = ("_unless_large", True), ("unpack", False)
+    assert service.unpacking.asked[:-1] == ([tried] if small else [tried, read])  # the last one writes the answer
+
+
+class Grpc:
+    """A call over gRPC whose work the test does."""
+
+    connection = type("Connection", (), {"regions": Regions().of(lambda: None)})
+    remaining_ms, trace, held = None, "", 0
+
+    def __init__(self):
+        self.work = None
+
+    def holds(self, nbytes):
+        self.held += nbytes
+
+    def later(self, work):
+        self.work = work
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_compressed_message_is_in_another_process_in_one_turn(wrong):
+    body, length = texts(2000)
+    request = messages.ModelInferRequest(model_name="texts")
+    request.inputs.add(name="X", datatype="BYTES", shape=[1, 2000])
+    request.raw_input_contents.append(body[length : -1 if wrong else None])
+
+    async def run():
+        service, answers, grpc = Service(TEXTS), [], Grpc()
+        service.unpacking = Told()
+        server = type("Server", (), {"service": service, "unpacking": service.unpacking, "limits": Limits()})
+        asking = Asking(server, grpc, answers.append, answers.append)
+        asking.take(gzip.compress(request.SerializeToString()), b"gzip")
+        await grpc.work
+        assert service.unpacking.asked == [("_unless_large", True), ("unpack_message", False)]
+        assert grpc.held == 0
+        if wrong:
+            assert "BYTES end within element" in answers[0].message
+        else:
+            answer = messages.ModelInferResponse.FromString(answers[0])
+            assert answer.raw_output_contents == request.raw_input_contents
+        service.unpacking.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_checked_elsewhere_is_only_what_bytes_of_texts_say():
+    """The size of other tensors is checked where requests are queued."""
+    asked = infer_json.decode(
+        b'{"inputs":[{"name":"X","datatype":"FP32","shape":[4],"parameters":{"binary_data_size":3}}]}'
+    )
+    inputs, _, _ = infer_json.assemble(asked, memoryview(b"123"), Service().regions.of(lambda: None))
+    assert not inputs[0].checked
