@@ -69,6 +69,13 @@ class Lane(asyncio.Protocol):
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._buffer = bytearray()
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._executor.lane_lost(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -199,7 +206,7 @@ class Executor:
             raise
         self._lanes |= fresh
         for name in self._lanes.keys() - {each.name for each in gpu_lets}:
-            self._lanes.pop(name).write_eof()  # what is on its way is still answered
+            _end(self._lanes.pop(name))  # what is on its way is still answered
         self.slower = finished.slower
         ms: float = finished.ms
         return ms
@@ -256,9 +263,9 @@ class Executor:
         """Ends the process: asks it, and kills it after this many seconds."""
         self._closing = True
         if self._transport is not None:
-            for lane in self._lanes.values():
-                lane.write_eof()
-            self._lanes.clear()
+            lanes, self._lanes = self._lanes, {}
+            for lane in lanes.values():
+                _end(lane)
             self._transport.write(protocol.frame(protocol.Stop()))
         if self._process is not None:
             try:
@@ -321,6 +328,11 @@ class Executor:
             await asyncio.wait_for(self.died.wait(), LAST_WORDS_SECONDS)
         except TimeoutError:
             self.lost()
+
+    def lane_lost(self, lane: asyncio.BaseTransport | None) -> None:
+        """Nobody reads batches from one that is in use, or what came by it is no message: none would be answered."""
+        if lane in self._lanes.values():
+            self.kill()
 
     def lost(self) -> None:
         """The process is gone. One that has only closed its end, or become another program, is ended."""
@@ -404,6 +416,12 @@ class Input:
     shape: tuple[int, ...]
     parts: Sequence[bytes | bytearray | memoryview]
     nbytes: int
+
+
+def _end(lane: asyncio.Transport) -> None:
+    """Nothing more is sent by it."""
+    if not lane.is_closing():
+        lane.write_eof()
 
 
 def _outputs(message: protocol.ToServer) -> Sequence[protocol.ArenaTensor]:

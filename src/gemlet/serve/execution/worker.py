@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gemlet.serve.executor")
 DEVICE_LOST = 70  # exit code
+_Answer = protocol.Done | protocol.DoneEach | protocol.Failed  # of a batch
 # Seconds that a thread may keep the interpreter while others wait for it. While graphs are captured one thread is in
 # Python for long, and with Python's 5 ms every gpu-let waits that long each time that it has to come back.
 SWITCH_INTERVAL = 100e-6
@@ -229,17 +230,28 @@ class Worker:
 
     def _run_all(self, waiting: queue.SimpleQueue[protocol.Run | None]) -> None:
         while (run := waiting.get()) is not None:
-            self._channel.send(self._answer(run))
+            self._send(self._channel, self._answer(run))
 
     def _run_lane(self, lane: Channel) -> None:
         try:
             while isinstance(message := lane.receive(), protocol.Run):
-                lane.send(self._answer(message))
+                self._send(lane, self._answer(message))
         except OSError:
             pass  # the server is gone, and the main thread ends the process
-        lane.close()
+        finally:
+            with suppress(OSError):  # a model may have closed it
+                lane.close()
 
-    def _answer(self, run: protocol.Run) -> protocol.ToServer:
+    def _send(self, channel: Channel, answer: _Answer) -> None:
+        try:
+            channel.send(answer)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001  a name that is no text, or more than a message can have
+            self._release(_outputs(answer))
+            channel.send(_failure(answer.ticket, error))
+
+    def _answer(self, run: protocol.Run) -> _Answer:
         try:
             return self._run(run)
         except DeviceLost as error:  # the server starts another process, and has the batch done there
@@ -300,11 +312,15 @@ class Worker:
         try:
             yield placed
         except Exception:
-            with self._arena_lock:
-                for tensor in placed:
-                    if tensor.offset >= 0:
-                        self._outputs.release(tensor.offset)
+            self._release(placed)
             raise
+
+    def _release(self, placed: Sequence[protocol.ArenaTensor]) -> None:
+        """Of what nobody will read."""
+        with self._arena_lock:
+            for tensor in placed:
+                if tensor.offset >= 0:
+                    self._outputs.release(tensor.offset)
 
     def _place(self, model: ModelSpec, name: str, datatype: str, array: np.ndarray) -> protocol.ArenaTensor:
         data: tensors.Buffer
@@ -334,6 +350,14 @@ def _datatype(model: ModelSpec, name: str, array: np.ndarray) -> str:
     if own != "UINT16":
         return own
     return next((spec.datatype for spec in model.outputs if spec.name == name and spec.datatype == "BF16"), own)
+
+
+def _outputs(answer: _Answer) -> list[protocol.ArenaTensor]:
+    """All that it has in the arena."""
+    if isinstance(answer, protocol.Done):
+        return list(answer.outputs)
+    each = answer.answers if isinstance(answer, protocol.DoneEach) else ()
+    return [tensor for one in each if isinstance(one, protocol.Answers) for tensor in one.outputs]
 
 
 def _failure(ticket: int, error: BaseException) -> protocol.Failed:
@@ -401,7 +425,7 @@ def main() -> int:
     except BaseException as error:  # noqa: BLE001  a driver that is not there, a library that does not fit
         hint = error.hint if isinstance(error, GemletError) else None
         message = error.message if isinstance(error, GemletError) else f"{type(error).__name__}: {error}"
-        channel.send(protocol.Failed(0, "refused", message, hint))
+        channel.send(protocol.Failed(0, "refused", protocol.told(message), hint))
         return 1
     channel.send(protocol.Hello(backend.name, getattr(backend, "note", "")))
     try:

@@ -150,3 +150,34 @@ def test_a_process_that_was_told_to_stop_and_cannot_ends_with_its_server(tmp_pat
             await running
 
     asyncio.run(run())
+
+
+LOSES_ITS_LANE = """\
+import os
+import sys
+
+
+def infer(inputs):
+    frame = sys._getframe()
+    while "lane" not in frame.f_locals:
+        frame = frame.f_back
+    lane = frame.f_locals["lane"]._connection.fileno()
+    {lose}
+    return {{"Y": inputs["X"]}}
+"""
+CLOSES = LOSES_ITS_LANE.format(lose="os.close(lane)")
+SAYS_NONSENSE = LOSES_ITS_LANE.format(lose=r"os.write(lane, b'\1\0\0\0\xc1')")
+
+
+@pytest.mark.parametrize("code", [CLOSES, SAYS_NONSENSE])
+def test_a_process_without_the_lane_of_a_gpu_let_is_ended(tmp_path, code):
+    async def run():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+        executor, running = await at_work(tmp_path, code)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ExecutorDied):
+                await running
+            assert await executor.reap() == -signal.SIGKILL
+        await executor.close()
+
+    asyncio.run(run())

@@ -178,3 +178,27 @@ def test_a_log_line_that_cannot_be_shown_costs_that_line(capsys):
         handler.handle(logging.LogRecord("gemlet.serve.executor", logging.INFO, "", 0, "%s", (given,), None))
     assert said.messages.get_nowait().line == "\\udcff"
     assert said.messages.empty()
+
+
+HALF = "caf\udce9"  # what Python makes of a name that is not UTF-8
+
+
+class Sent(Said):
+    """A channel that sends what can be sent."""
+
+    def send(self, message):
+        super().send(protocol.to_server.decode(protocol.frame(message)[protocol.LENGTH_BYTES :]))
+
+
+def test_an_answer_that_cannot_be_sent_has_failed_and_leaves_nothing_in_the_arena():
+    descriptor = arena.create(1 << 16)
+    outputs = arena.Arena(descriptor)
+    os.close(descriptor)
+    sent = Sent()
+    worker = Worker(None, sent, None, outputs)
+    here = protocol.ArenaTensor(HALF, "UINT8", (8192,), outputs.allocate(8192), 8192)
+    worker._send(sent, protocol.DoneEach(7, (protocol.Answers((here,)),), 1.0))
+    told = sent.messages.get(timeout=60)
+    assert (told.ticket, told.kind) == (7, "crash")
+    assert outputs.used == 0
+    outputs.close()
