@@ -50,6 +50,8 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # has arrived, and waits for its turn
         self._read_bytes = READ_BYTES
+        self._until = 0.0  # loop time at which its turn ends
+        self._to_look: dict[int, GrpcCall] = {}  # whose messages wait for another turn
         self._http = Connection(Role.SERVER, CONFIGURATION)
         self._calls: dict[int, GrpcCall] = {}
         self._sending: dict[int, GrpcCall] = {}  # with something to send
@@ -86,6 +88,7 @@ class GrpcConnection(asyncio.Protocol):
         self.server.holdings.drop(self)
         self._transport = None
         self._unread = b""
+        self._to_look.clear()
         self._closing = True
         self.control.clear()
         for call in list(self._calls.values()):
@@ -103,17 +106,20 @@ class GrpcConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Takes what has arrived, for as long as a turn lasts; the rest in the next one."""
-        end, at = self.server.loop.time() + TURN_S, 0
+        self._until, at = self.server.loop.time() + TURN_S, 0
         while not self._closing:
             at, begun = at + self._read_bytes, at
             self._take(data[begun:at])
             if at >= len(data):
                 break
-            if self.server.loop.time() > end and self._transport is not None:
+            if self._turn_is_over() and self._transport is not None:
                 self._unread = data[at:]
                 self._transport.pause_reading()
                 self.server.loop.call_soon(self._read_on)
                 return
+
+    def _turn_is_over(self) -> bool:
+        return self.server.loop.time() > self._until
 
     def _read_on(self) -> None:
         data, self._unread = self._unread, b""
@@ -281,13 +287,13 @@ class GrpcConnection(asyncio.Protocol):
         if handler is None or call.over or call.finished:
             return
         try:
-            self._hand_over(call, handler)
+            waits = self._hand_over(call, handler)
         except grpc_wire.TooLong as error:
             call.end(Status.RESOURCE_EXHAUSTED, str(error))
             return
         if call.number not in self._calls or call.finished:
             return
-        if not handler.full:
+        if not handler.full and not waits:
             if not self._in_turn(call):
                 call.began, self._withheld = None, True
             elif call.unacknowledged:
@@ -300,18 +306,24 @@ class GrpcConnection(asyncio.Protocol):
                 self._pass_end(call, handler)
         self.count(call)
 
-    def _hand_over(self, call: GrpcCall, handler: Handler) -> None:
-        """The messages that are whole. Raises TooLong."""
+    def _hand_over(self, call: GrpcCall, handler: Handler) -> bool:
+        """The messages that are whole; whether some wait for another turn. Raises TooLong."""
+        handed_over = False
         while call.buffer and call.number in self._calls and not handler.full:
+            if handed_over and self._turn_is_over():  # a window has room for fifty thousand
+                self.look_later(call)
+                return True
             found = grpc_wire.taken(call.buffer, self.server.limits.request_bytes)
             if found is None:
-                return
+                break
             compressed, message = found
             call.began = None
             if compressed and call.encoding == b"identity":
                 call.end(Status.INTERNAL, "a message is compressed, and no grpc-encoding says how")
-                return
+                break
             handler.message(message, call.encoding if compressed else b"")
+            handed_over = True
+        return False
 
     def _pass_end(self, call: GrpcCall, handler: Handler) -> None:
         call.end_seen, call.began = True, None
@@ -441,7 +453,22 @@ class GrpcConnection(asyncio.Protocol):
         return self.server.loop.create_task(work)
 
     def look_later(self, call: GrpcCall) -> None:
-        self.server.loop.call_soon(self.look, call)
+        if not self._to_look:
+            self.server.loop.call_soon(self._look_on)
+        self._to_look[call.number] = call
+
+    def _look_on(self) -> None:
+        """A turn for calls whose messages wait, those first that have waited for the longest, and one at least."""
+        self._until = self.server.loop.time() + TURN_S
+        waiting, self._to_look = list(self._to_look.values()), {}
+        if not waiting:
+            return  # the connection has ended
+        self.look(waiting[0])
+        for call in waiting[1:]:
+            if self._turn_is_over():
+                self.look_later(call)
+            else:
+                self.look(call)
 
     def _plan(self) -> None:
         if not self._planned:

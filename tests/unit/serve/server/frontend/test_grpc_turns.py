@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gemlet.serve.server.frontend import grpc_connection
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server.frontend import grpc_connection, grpc_server
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
@@ -72,3 +73,47 @@ def test_a_connection_that_ends_meanwhile_is_not_read_on(monkeypatch):
         assert not transport.reading
 
     asyncio.run(run())
+
+
+STREAM = HEADER.replace(b"\x2a/", b"\x30/").replace(b"ModelInfer", b"ModelStreamInfer")
+STREAMS, MESSAGES = 8, 1000
+
+
+def room(stream):
+    return frame(8, 0, stream, (1 << 30).to_bytes(4, "big"))
+
+
+def test_others_have_turns_between_messages_of_streams(monkeypatch):
+    """A message has five bytes at least, and a frame thousands of them."""
+    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    taken = []
+
+    def take(asking, data, _encoding):
+        taken.append(data)
+        asking.refuse(Refusal("invalid", "no"))
+
+    monkeypatch.setattr(grpc_server.Asking, "take", take)
+
+    async def run():
+        connection, transport = connected()
+        numbers = range(1, 2 * STREAMS, 2)
+        connection.data_received(
+            PREFACE + room(0) + b"".join(frame(1, 4, each, STREAM) + room(each) for each in numbers)
+        )
+        for each in numbers:
+            connection.data_received(frame(0, 1, each, bytes(5) * MESSAGES))
+        before, most = 0, 0
+        while len(taken) < STREAMS * MESSAGES:
+            await asyncio.sleep(0)
+            before, most = len(taken), max(most, len(taken) - before)
+        assert most <= 2 * STREAMS
+        while connection._calls:  # noqa: ASYNC110  each is answered and ends
+            await asyncio.sleep(0)
+        assert transport.written.count(b"no") == STREAMS * MESSAGES
+        connection.connection_lost(None)
+
+    async def within_a_minute():
+        async with asyncio.timeout(60):
+            await run()
+
+    asyncio.run(within_a_minute())
