@@ -6,12 +6,23 @@ import multiprocessing
 import os
 import threading
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gemlet.errors import GemletError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
+
+
+class _PoolOfOne(ProcessPoolExecutor):
+    """Notices the end of its process also within a result: while this one could write there as well, the thread that
+    reads results would wait for the rest for ever, and so would all that comes after it, and the pool's end."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        cast("Any", self._result_queue)._writer.close()  # the process has started, and has its own
+        return future
 
 
 def pool_of_one(initializer: Callable[..., None], *given: Any) -> ProcessPoolExecutor:
@@ -19,7 +30,7 @@ def pool_of_one(initializer: Callable[..., None], *given: Any) -> ProcessPoolExe
     # spawn: a fork would take the server's sockets and threads along.
     context = multiprocessing.get_context("spawn")
     try:
-        return ProcessPoolExecutor(1, mp_context=context, initializer=initializer, initargs=given)
+        return _PoolOfOne(1, mp_context=context, initializer=initializer, initargs=given)
     except OSError as error:  # the C library keeps shared locks there
         raise GemletError(
             f"/dev/shm: no shared lock can be made: {error.strerror}; expected a file system that can be written to",

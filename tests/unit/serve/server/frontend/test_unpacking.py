@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
+import sys
 
 import pytest
 
@@ -52,5 +54,26 @@ def test_a_system_without_shared_locks_is_said_at_the_start_and_in_answers():
         assert "--tmpfs /dev/shm" in error.value.hint
         with pytest.raises(Refusal, match="/dev/shm"):
             await processes(0, os.getpid)
+
+    asyncio.run(run())
+
+
+def die_within_a_result():
+    """As a process does that is killed while it writes one."""
+    frame = sys._getframe()
+    while "result_queue" not in frame.f_locals:
+        frame = frame.f_back
+    os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1 << 20) + b"some")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_within_a_result_is_replaced():
+    async def run():
+        processes = Unpacking()
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(Refusal, match="was killed"):
+                await processes(0, die_within_a_result)
+            assert await processes(0, os.getpid) != os.getpid()
+        processes.close()
 
     asyncio.run(run())
