@@ -1,4 +1,8 @@
-"""The agent's few pages over HTTP: /metrics and /healthz. One request a connection, of GET only."""
+"""The agent's few pages over HTTP: /metrics and /healthz. One request a connection, of GET only.
+
+Every pod may reach them. Where there is no room for another connection, the one goes that has waited longest for its
+request; those that are being answered stay.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
+CLOSE_SECONDS = 1.0  # for a client to take the rest of its answer
+MOST_CONNECTIONS = 64
 READ_BYTES = 4096
 
 
@@ -30,16 +36,32 @@ class Page:
 async def serve(pages: Mapping[str, Callable[[], Awaitable[Page]]], port: int) -> None:
     """Serves ``pages`` by their path until cancelled. Raises OSError if the port is taken."""
 
+    connections: set[asyncio.StreamWriter] = set()
+    waiting: dict[asyncio.StreamWriter, None] = {}  # whose requests are not there yet, those that wait longest first
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(connections) >= MOST_CONNECTIONS:
+            longest = next(iter(waiting), writer)
+            connections.discard(longest)
+            waiting.pop(longest, None)
+            longest.transport.abort()
+        if writer.transport.is_closing():
+            return
+        connections.add(writer)
+        waiting[writer] = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                await _answer(pages, reader, writer)
+                await _answer(pages, reader, writer, lambda: waiting.pop(writer, None))
         except (OSError, TimeoutError, h11.ProtocolError) as error:
             logger.debug("http: %r", error)
         finally:
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await writer.wait_closed()
+            writer.transport.abort()
+            waiting.pop(writer, None)
+            connections.discard(writer)
 
     server = await asyncio.start_server(answer, port=port)
     async with server:
@@ -47,13 +69,18 @@ async def serve(pages: Mapping[str, Callable[[], Awaitable[Page]]], port: int) -
 
 
 async def _answer(
-    pages: Mapping[str, Callable[[], Awaitable[Page]]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    pages: Mapping[str, Callable[[], Awaitable[Page]]],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    is_there: Callable[[], None],
 ) -> None:
+    """``is_there`` is called with the request."""
     state = h11.Connection(h11.SERVER)
     while (event := state.next_event()) is h11.NEED_DATA:
         state.receive_data(await reader.read(READ_BYTES))
     if not isinstance(event, h11.Request):
         return
+    is_there()
     page = pages.get(event.target.decode().partition("?")[0])
     if event.method != b"GET":
         made = Page("only GET\n", 405)

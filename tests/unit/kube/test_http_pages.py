@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import socket
 import urllib.error
 import urllib.request
@@ -17,6 +19,10 @@ async def metrics():
     return Page("gemlet_node_shares 1\n" * 10_000)
 
 
+async def large():
+    return Page("x" * 50_000_000)
+
+
 async def broken():
     return Page("no daemon\n", 503)
 
@@ -27,7 +33,9 @@ def with_pages(scenario):
         port = probe.getsockname()[1]
 
     async def whole():
-        serving = asyncio.create_task(http_pages.serve({"/metrics": metrics, "/healthz": broken}, port))
+        serving = asyncio.create_task(
+            http_pages.serve({"/metrics": metrics, "/large": large, "/healthz": broken}, port)
+        )
         try:
             async with asyncio.timeout(120):
                 while True:
@@ -79,5 +87,36 @@ def test_nonsense_closes_the_connection_and_nothing_else():
             client.sendall(b"\x00\xff nonsense\r\n\r\n")
             assert client.recv(100) == b""
         assert ask(port, "/metrics")[0] == 200
+
+    with_pages(scenario)
+
+
+def test_connections_without_a_request_make_room():
+    def scenario(port):
+        with contextlib.ExitStack() as idle:
+            many = [idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(200)]
+            for client in many[:100]:
+                client.sendall(b"GET /metrics HTTP/1.1\r\n")
+            assert ask(port, "/metrics")[0] == 200
+            for client in many[: 200 - http_pages.MOST_CONNECTIONS]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert client.recv(100) == b""
+
+    with_pages(scenario)
+
+
+def test_who_does_not_read_the_answer_ends(monkeypatch):
+    for name in ("REQUEST_SECONDS", "CLOSE_SECONDS"):
+        monkeypatch.setattr(http_pages, name, 0.1)
+    monkeypatch.setattr(http_pages, "MOST_CONNECTIONS", 1)
+
+    def scenario(port):
+        with socket.create_connection(("127.0.0.1", port)) as unread:
+            unread.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            unread.recv(1)
+            while True:  # it is the only one that there may be until it has ended
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    assert ask(port, "/healthz")[0] == 503
+                    break
 
     with_pages(scenario)
