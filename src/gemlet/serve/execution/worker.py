@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
-DEVICE_LOST = 70  # exit code
+DEVICE_LOST, NO_ORDERS = 70, 71  # exit codes
 _Answer = protocol.Done | protocol.DoneEach | protocol.Failed  # of a batch
 # Seconds that a thread may keep the interpreter while others wait for it. While graphs are captured one thread is in
 # Python for long, and with Python's 5 ms every gpu-let waits that long each time that it has to come back.
@@ -128,7 +129,7 @@ class Worker:
 
     def serve(self) -> None:
         """Works until told to stop or until the server is gone."""
-        controller = threading.Thread(target=self._obey, name="orders")
+        controller = threading.Thread(target=self._obey_or_end, name="orders")
         controller.start()
         stopped = False
         while (message := self._channel.receive()) is not None:
@@ -160,6 +161,15 @@ class Worker:
         """The server kills a process that does not stop, unless it is killed before."""
         self._channel.wait_for_end()
         os._exit(0)
+
+    def _obey_or_end(self) -> None:
+        """Without orders the process is of no use, and the server would wait for this one: a model may have closed the
+        socket while the main thread reads from it, which keeps it from the server's notice."""
+        try:
+            self._obey()
+        except BaseException:  # noqa: BLE001  a socket that is closed, or a defect
+            traceback.print_exc()
+            os._exit(NO_ORDERS)
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:

@@ -106,7 +106,7 @@ class Catalog:
 
     async def load(self, name: str) -> None:
         """Reads the model's files anew and serves it; if that fails the old one is served on. Raises Refusal."""
-        if not name or "/" in name or "\0" in name or name.startswith(".") or len(name.encode()) > MAX_NAME_BYTES:
+        if not name.isprintable() or not name or "/" in name or name[0] == "." or len(name.encode()) > MAX_NAME_BYTES:
             raise Refusal("invalid", f"{name[:MAX_NAME_BYTES]!r} is not a valid name of a model")
         async with self._lock:
             await to_its_end(self._load(name))
@@ -130,6 +130,8 @@ class Catalog:
                     await self.load(name)
                 except Refusal as refusal:
                     logger.error("model %s: %s", name, refusal.message)
+                except Exception:
+                    logger.exception("model %s", name)  # all others are served on
         for name in self.models.keys() - entries.keys():
             if self._engine.models.versions(name):
                 with suppress(Refusal):  # somebody else was first

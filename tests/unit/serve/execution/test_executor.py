@@ -48,13 +48,18 @@ def infer(inputs):
 PATIENCE_S = 120  # a limit for what never comes
 
 
-async def at_work(folder, code):
-    """An executor, and a batch that it has begun."""
+async def started(folder, code):
+    """An executor, and a model of this code."""
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(code)
-    spec = msgspec.structs.replace(model("bad", platform="python", max_batch=0), directory=str(folder))
     executor = Executor("one", "cpu", BackendOptions(device=0), arena_bytes=1 << 20)
     await executor.start()
+    return executor, msgspec.structs.replace(model("bad", platform="python", max_batch=0), directory=str(folder))
+
+
+async def at_work(folder, code):
+    """An executor, and a batch that it has begun."""
+    executor, spec = await started(folder, code)
     await executor.load(spec)
     await executor.partition([GpuLet(name="let", sm=1.0, models={spec.key: 1})])
     return executor, executor.run("let", spec.key, [Input("X", "FP32", (1,), [bytes(4)], 4)], 1)
@@ -178,6 +183,20 @@ def test_a_process_without_the_lane_of_a_gpu_let_is_ended(tmp_path, code):
             with pytest.raises(ExecutorDied):
                 await running
             assert await executor.reap() == -signal.SIGKILL
+        await executor.close()
+
+    asyncio.run(run())
+
+
+def test_a_model_that_closes_what_it_did_not_open_ends_its_executor(tmp_path):
+    """As code does that makes a daemon of itself."""
+
+    async def run():
+        executor, spec = await started(tmp_path, "import os\n\nos.closerange(3, 1000)\n")
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ExecutorDied):
+                await executor.load(spec)
+            await executor.reap()
         await executor.close()
 
     asyncio.run(run())

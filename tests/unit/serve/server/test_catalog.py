@@ -130,3 +130,34 @@ def test_what_has_begun_goes_on_when_its_client_has_gone(tmp_path, what):
     world = asyncio.run(run())
     assert world.served == (["first"] if what == "load" else [])
     assert world.states()["first", "1"] == (("READY", "") if what == "load" else ("UNAVAILABLE", "unloaded"))
+
+
+def test_a_defect_met_at_a_model_that_came_leaves_the_others(tmp_path, monkeypatch):
+    async def run():
+        world = World(tmp_path, old=[1])
+        world.write("bad", 1)
+        world.write("good", 1)
+        look = tree.look
+
+        def looked(folder):
+            if folder.name == "bad" and "bad" not in world.catalog.models:
+                world.catalog.models["bad"] = None
+                raise OverflowError("too much")
+            return look(folder)
+
+        found = tree.scan(tmp_path)
+        monkeypatch.setattr(tree, "scan", lambda _: found)
+        monkeypatch.setattr(tree, "look", looked)
+        await world.catalog.compare()
+        assert world.served == ["good", "old"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "a\nb", "\x1b[31m", "x" * 256])
+def test_what_is_no_name_is_not_looked_for(tmp_path, name):
+    async def run():
+        with pytest.raises(Refusal, match="not a valid name"):
+            await World(tmp_path, old=[1]).catalog.load(name)
+
+    asyncio.run(run())

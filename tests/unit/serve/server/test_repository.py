@@ -483,3 +483,10 @@ def test_a_configuration_has_a_largest_size(model, name):
 def test_an_error_does_not_quote_the_whole_of_a_line(model):
     (model / "config.pbtxt").write_text('name: "' + "x" * 10_000)
     assert len(str(wrong(model))) < 2000
+
+
+def test_folders_whose_names_are_no_versions_are_none(model):
+    for name in ("01", "9" * 18, "9" * 19, "9" * 200, "1_0"):
+        (model / name).mkdir()
+    (model / "config.yaml").write_text(GOOD + "versions: all\n")
+    assert [spec.version for spec in tree.look(model).specs] == [1, int("9" * 18)]

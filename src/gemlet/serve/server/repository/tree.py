@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger(__name__)
+VERSION = re.compile("[0-9]{1,18}")  # what is longer is no number that messages have
 NATIVE, TRITON = "config.yaml", "config.pbtxt"
 MAX_CONFIG_BYTES = 1024**2  # takes a second or two to read; what people write has some thousand
 Stamp = tuple[tuple[str, int, int], ...]
@@ -120,8 +121,8 @@ def _version(said: config.Config, message: model_config_pb2.ModelConfig, folder:
 
 def _versions(folder: Path, said: config.Config) -> tuple[int, ...]:
     """The version folders, ascending. A model that has no file needs none, and is version 1 then."""
-    there = sorted(int(path.name) for path in folder.iterdir() if re.fullmatch("[0-9]+", path.name) and path.is_dir())
-    versions = tuple(version for version in there if version > 0)
+    there = {int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name) and path.is_dir()}
+    versions = tuple(sorted(version for version in there if version > 0))
     if not versions and said.platform in config.MODEL_FILES.keys() | {None}:
         raise ConfigError("there is no version folder", path=str(folder), hint=f"put the model into {folder.name}/1/")
     return versions or (1,)
