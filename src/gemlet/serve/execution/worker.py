@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
@@ -52,6 +53,19 @@ _Answer = protocol.Done | protocol.DoneEach | protocol.Failed  # of a batch
 SWITCH_INTERVAL = 100e-6
 
 
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # that the server is at the other end of
+
+
+def _leave_to_parent() -> None:
+    """In a child that a model forked: it is not this process, whose end the server is to notice, and nobody else may
+    answer in its place, as one would that goes on when its parent has ended."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for each in list(_sockets):
+        if each.fileno() >= 0:
+            os.dup2(nothing, each.fileno(), inheritable=False)  # so that its number is no other file's
+    os.close(nothing)
+
+
 class Channel:
     """The socket to the server. ``send`` may be called from any thread."""
 
@@ -59,6 +73,7 @@ class Channel:
         self._connection = connection
         self._stream = connection.makefile("rb")
         self._lock = threading.Lock()
+        _sockets.add(connection)
 
     def send(self, message: protocol.ToServer) -> None:
         with self._lock:
@@ -423,6 +438,9 @@ def main() -> int:
         channel = Channel(socket.socket(fileno=arguments.fd))
         inputs, outputs = Mapping(arguments.inputs), Arena(arguments.outputs)
         door = socket.socket(fileno=arguments.door)
+    if door is not None:
+        _sockets.add(door)
+    os.register_at_fork(after_in_child=_leave_to_parent)
     logging.getLogger("gemlet").addHandler(LogSender(channel))
     logging.getLogger("gemlet").setLevel(logging.INFO)
     try:

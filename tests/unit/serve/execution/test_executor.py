@@ -200,3 +200,34 @@ def test_a_model_that_closes_what_it_did_not_open_ends_its_executor(tmp_path):
         await executor.close()
 
     asyncio.run(run())
+
+
+BECOMES_A_DAEMON = """\
+import os
+import pathlib
+
+child = os.fork()
+if child:
+    (pathlib.Path(__file__).parent / "child").write_text(str(child))
+    os._exit(0)
+os.setsid()
+
+
+def infer(inputs):
+    return {"Y": inputs["X"]}
+"""
+
+
+def test_a_child_does_not_answer_in_the_place_of_its_parent(tmp_path):
+    async def run():
+        executor, spec = await started(tmp_path, BECOMES_A_DAEMON)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ExecutorDied):
+                await executor.load(spec)
+            assert await executor.reap() == 0
+            child = int((tmp_path / "1" / "child").read_text())
+            while os.path.exists(f"/proc/{child}"):  # noqa: ASYNC110, PTH110  nothing tells
+                await asyncio.sleep(0.01)
+        await executor.close()
+
+    asyncio.run(run())
