@@ -180,7 +180,7 @@ def test_a_log_line_that_cannot_be_shown_costs_that_line(capsys):
     assert said.messages.empty()
 
 
-HALF = "caf\udce9"  # what Python makes of a name that is not UTF-8
+HALF = "name\udce9"  # what Python makes of a name that is not UTF-8
 
 
 class Sent(Said):
