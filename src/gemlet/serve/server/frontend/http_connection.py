@@ -352,6 +352,8 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._header_complete = True
+        if len(self._url) > limits.URL_BYTES:
+            raise Bad(414, f"the address has {len(self._url)} bytes: expected at most {limits.URL_BYTES}")
         tokens = self.server.tokens
         if tokens is not None and self._url not in access.OPEN_PATHS and not tokens.allows(self._authorization):
             message = "expected an `Authorization: Bearer` header with one of the server's tokens"

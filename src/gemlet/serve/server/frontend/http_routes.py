@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 TEXT = b"text/plain; charset=utf-8"
 MAX_LOG_LINES = 1000
 MAX_DIGITS = 9
+MAX_FIELDS = 16  # of a query
 
 
 class Given(NamedTuple):
@@ -65,7 +66,7 @@ async def respond(service: Service, exchange: Exchange, given: Given) -> None:
                 continue
             if verb == method or (verb == "GET" and method == "HEAD"):
                 names = tuple(unquote(name or "") for name in match.groups())
-                asked = Asked(names, parse_qs(query, keep_blank_values=True), given.body, given.regions)
+                asked = Asked(names, _fields(query), given.body, given.regions)
                 await route(service, exchange, asked)
                 return
             allowed.append(verb)
@@ -79,6 +80,14 @@ async def respond(service: Service, exchange: Exchange, given: Given) -> None:
     except Exception as error:
         logger.exception("%s %s failed", method, path)
         exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
+
+
+def _fields(query: str) -> dict[str, list[str]]:
+    """Raises Refusal."""
+    try:
+        return parse_qs(query, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise Refusal("invalid", f"the query has more than {MAX_FIELDS} fields") from None
 
 
 async def _live(_service: Service, exchange: Exchange, _asked: Asked) -> None:

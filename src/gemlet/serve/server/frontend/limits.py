@@ -8,6 +8,7 @@ from dataclasses import dataclass
 HERE_BYTES = 64 * 1024  # what takes longer than so many bytes do is not done in the event loop
 CONTROL_BYTES = HERE_BYTES  # of a request that is not for inference, which the event loop reads
 HEADER_BYTES = 64 * 1024
+URL_BYTES = 8 * 1024  # of its first line; taking one apart takes much longer than reading it
 HEADER_S = 10.0  # for a header, and for a TLS handshake
 SILENT_S = 60.0  # until a client is asked whether it is there, or gone if it never asked for anything
 CLOSE_S = 10.0  # for a client to read the end of its last answer

@@ -38,6 +38,7 @@ PHRASES = {
     405: "Method Not Allowed",
     411: "Length Required",
     413: "Content Too Large",
+    414: "URI Too Long",
     415: "Unsupported Media Type",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",

@@ -248,6 +248,21 @@ def test_a_client_that_does_not_read_ends_too():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("/v2/logs?lines=1&" + "a=1&" * 14, 200),
+        ("/v2/logs?" + "a&" * 16, 400),
+        ("/v2/models/" + "a" * (limits.URL_BYTES - 11), 404),
+        ("/v2/models/" + "%41" * 3000, 414),
+        ("/v2/logs?" + "a&" * 30_000, 414),
+    ],
+)
+def test_addresses_are_short(url, status):
+    found, _ = talk(f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert [each for each, _, _ in found] == [status]
+
+
 def test_what_is_not_for_inference_has_a_small_body():
     for path, length in (("/v2/repository/index", limits.CONTROL_BYTES + 1), ("/v2/models/echo/infer", 64 * MIB + 1)):
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
