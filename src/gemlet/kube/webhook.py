@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from gemlet.decoding import from_json
-from gemlet.kube import admission, api_server, translate
+from gemlet.kube import admission, api_server, room, translate
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the apiserver stops at 3 MiB an object
 PATH = "/mutate-v1-pod"
 TRANSLATE_PATH = "/translate-v1-pod"
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
@@ -90,8 +89,10 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
         TRANSLATE_PATH: lambda pod: translate.translate(pod, defaults),
     }
 
+    reviews = room.Reviews()
+
     async def mutate(request: web.Request) -> web.Response:
-        body = await request.read()
+        body = await reviews.body(request)
         try:
             review = from_json(body, Review)
             reply = answer(review, changes[request.path])
@@ -112,7 +113,7 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
     async def ready(request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    app = web.Application(client_max_size=MAX_REVIEW_BYTES)
+    app = web.Application(client_max_size=room.MAX_REVIEW_BYTES)
     app.add_routes([*(web.post(path, mutate) for path in changes), web.get("/healthz", ready)])
     return app
 
@@ -130,7 +131,10 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
         runner = web.AppRunner(application(options.cluster, options.defaults, maker), access_log=None)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)  # requests that are being answered are answered
-        await web.TCPSite(runner, options.address, options.port, ssl_context=certificate.context).start()
+        assert runner.server is not None
+        listening = room.listen(runner.server, options.address, options.port, certificate.context)
+        stack.push_async_callback(listening.wait_closed)
+        stack.callback(listening.close)
         logger.info("webhook port=%d face=%s", options.port, options.cluster.face)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(task) for task in work]

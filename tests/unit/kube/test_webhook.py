@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 import ssl
@@ -13,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from gemlet.errors import GemletError
-from gemlet.kube import templates
+from gemlet.kube import room, templates
 from gemlet.kube.admission import Cluster
 from gemlet.kube.certificates import Certificate
 from gemlet.kube.translate import Defaults
@@ -61,14 +62,15 @@ def serve(scenario, authority, directory, *, face="slots", maker=None):
         certificate = Certificate(directory)
         runner = web.AppRunner(application(Cluster(face=face), Defaults(), maker))
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.context)
-        await site.start()
-        port = site._server.sockets[0].getsockname()[1]
+        listening = room.listen(runner.server, "127.0.0.1", 0, certificate.context)
+        port = listening.sockets[0].getsockname()[1]
         connector = aiohttp.TCPConnector(force_close=True)
         try:
             async with aiohttp.ClientSession(connector=connector) as session, asyncio.timeout(30):
                 await scenario(Client(authority, port, session), certificate)
         finally:
+            listening.close()
+            await listening.wait_closed()
             await runner.cleanup()
 
     asyncio.run(whole())
@@ -186,9 +188,65 @@ def test_a_certificate_is_changed_without_a_failed_admission(authority, tmp_path
     serve(scenario, authority, tmp_path)
 
 
-async def serial(client):
+async def connected(client):
     port = int(client.url.rsplit(":", 1)[1].split("/")[0])
-    _, writer = await asyncio.open_connection("localhost", port, ssl=client.context)
+    return await asyncio.open_connection("localhost", port, ssl=client.context)
+
+
+async def until_the_end(reader):
+    with contextlib.suppress(ConnectionError):
+        await reader.read()
+
+
+def test_connections_that_ask_nothing_make_room(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "MOST_CONNECTIONS", 4)
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        idle = [await connected(client) for _ in range(12)]
+        assert (await client.review(SHARE))["allowed"]
+        for reader, _ in idle[:9]:
+            await until_the_end(reader)
+        for _, writer in idle:
+            writer.transport.abort()
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_reviews_that_do_not_end_make_room(authority, tmp_path):
+    write(authority, tmp_path)
+    begun = b"POST /mutate-v1-pod HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % room.MAX_REVIEW_BYTES
+
+    async def scenario(client, _):
+        coming = [await connected(client) for _ in range(12)]
+        for _, writer in coming:
+            writer.write(begun)
+        assert (await client.review(SHARE))["allowed"]
+        ended = [asyncio.create_task(until_the_end(reader)) for reader, _ in coming]
+        while sum(task.done() for task in ended) < 8:
+            await asyncio.wait([task for task in ended if not task.done()], return_when=asyncio.FIRST_COMPLETED)
+        for _, writer in coming:
+            writer.transport.abort()
+        await asyncio.gather(*ended)
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_a_review_that_does_not_end_is_not_waited_for(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "REVIEW_SECONDS", 0.1)
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        reader, writer = await connected(client)
+        writer.write(b"POST /mutate-v1-pod HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        writer.transport.abort()
+
+    serve(scenario, authority, tmp_path)
+
+
+async def serial(client):
+    _, writer = await connected(client)
     found = writer.get_extra_info("peercert")["serialNumber"]
     writer.transport.abort()  # closing politely waits for the server, which waits for a request
     return found

@@ -21,7 +21,8 @@ PART = 4  # of the connections that there may be, one of so many may be at its h
 
 class Handshakes:
     """Listens as an asyncio.Server does. ``most``: connections that there may be; a part of them may be at their
-    handshake, and beyond it the oldest ends of the address that has the most."""
+    handshake, and beyond it the oldest ends of the address that has the most. ``end_s``: seconds for the end of TLS,
+    which takes the client's answer, and for what is still to be written then."""
 
     def __init__(
         self,
@@ -29,11 +30,14 @@ class Handshakes:
         tls: ssl.SSLContext,
         connection: Callable[[], asyncio.Protocol],
         most: int,
+        *,
+        end_s: float | None = None,
     ) -> None:
         self.sockets = tuple(sockets)
         for each in self.sockets:
             each.setblocking(False)
         self._tls = tls
+        self._end_s = end_s
         self._connection = connection
         self._most = max(1, most // PART)
         self._loop = asyncio.get_running_loop()
@@ -72,7 +76,11 @@ class Handshakes:
         try:
             with contextlib.suppress(OSError):  # TLS that fails is one
                 await self._loop.connect_accepted_socket(
-                    self._connection, accepted, ssl=self._tls, ssl_handshake_timeout=limits.HEADER_S
+                    self._connection,
+                    accepted,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=limits.HEADER_S,
+                    ssl_shutdown_timeout=self._end_s,
                 )
         finally:
             self._forget(accepted, peer)
