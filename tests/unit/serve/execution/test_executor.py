@@ -85,6 +85,7 @@ def test_a_child_that_keeps_the_sockets_hides_no_death(tmp_path):
             os.kill(child, signal.SIGKILL)
         with pytest.raises(ExecutorDied):
             await running
+        await executor.reap()
 
     asyncio.run(run())
 
