@@ -405,6 +405,16 @@ def _end_with_host() -> None:
     os._exit(0)
 
 
+def _set_up() -> None:
+    """Of the interpreter and the process, before there is a model."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # systemd sends them to all; the server says when this ends
+        signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a pipe leads to the server, and what is printed may be the last
+    sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="gemlet.serve.execution.worker")
     for option in ("fd", "door", "inputs", "outputs", "announce"):
@@ -418,12 +428,7 @@ def main() -> int:
             start_again_as_whole("gemlet.serve.execution.worker")
         except DeviceError as error:
             refused = error
-    for number in (signal.SIGINT, signal.SIGTERM):  # systemd sends them to all; the server says when this ends
-        signal.signal(number, signal.SIG_IGN)
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a pipe leads to the server, and what is printed may be the last
-    sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
+    _set_up()
     inputs: Mapping
     outputs: Arena
     door: socket.socket | None = None
