@@ -17,10 +17,6 @@ namespace {
 constexpr Nanoseconds kRound = 100'000'000;
 constexpr size_t kMostTold = 16;  // ledgers, of one group on a device
 
-bool is_awaited(const Absent& absent, const Device* device, const std::string& group) {
-    return absent.is_noted && absent.group == group && absent.device.lock().get() == device;
-}
-
 // What the driver said of it beyond what was noted has stood for allocations that are now known.
 void learn_used(Absent& absent, uint64_t bytes) {
     absent.slot.set_used(bytes);
@@ -73,7 +69,7 @@ void Server::tells(const Device& device, const Client& client, const wire::Messa
     }
     if (number == lost->number) {
         for (auto& [id, absent] : absent_) {
-            if (absent.slot_before != message.slot || !is_awaited(absent, &device, client.group)) continue;
+            if (absent.slot_before != message.slot || !lost->awaits(absent)) continue;
             learn_used(absent, message.value);
             return;
         }
@@ -92,7 +88,7 @@ void Server::tells(const Device& device, const Client& client, const wire::Messa
 
 // `attach`: by itself, which a hook before this one does not say.
 void Server::comes(Absent& absent, const wire::Message& attach) {
-    if (absent.is_noted && attach.tail_ns > 0) learn_used(absent, attach.tail_ns);
+    if (absent.noted && attach.tail_ns > 0) learn_used(absent, attach.tail_ns);
 }
 
 void Server::has_come(const Device& device, const Attachment& a, const wire::Message& attach) {
@@ -108,7 +104,7 @@ void Server::count_untracked(LostLedger& lost) {
     if (!device) return;
     uint64_t counted = lost.untracked_came;
     for (const auto& [id, absent] : absent_)
-        if (is_awaited(absent, device.get(), lost.group)) counted += absent.slot.untracked();
+        if (lost.awaits(absent)) counted += absent.slot.untracked();
     const uint64_t rest = lost.untracked - std::min(lost.untracked, counted);
     const std::pair key(lost.number, wire::kLedgerSlots);
     auto known = lost.others.find(key);
@@ -144,10 +140,7 @@ void Server::settle_lost(Nanoseconds now) {
         ++rounds_;
     }
     for (const LostLedger& lost : lost_) {
-        const bool all_came = lost.is_noted && lost.asked == lost.told &&
-                              std::none_of(absent_.begin(), absent_.end(), [&](const auto& entry) {
-                                  return is_awaited(entry.second, lost.device.lock().get(), lost.group);
-                              });
+        const bool all_came = lost.awaits_nobody() && lost.asked == lost.told;
         // What was told of others may be of some that have ended with the daemon: nobody is refused for them.
         if (lost.told.contains(lost.number) || all_came)
             set_state(lost, lost.others.empty() ? wire::LedgerState::kOpen : wire::LedgerState::kUnsettled);

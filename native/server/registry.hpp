@@ -179,6 +179,10 @@ struct OnDevice {
     uint64_t fixed = 0, movable = 0, mapped = 0;
 };
 
+// That the daemon before had written down the members of a ledger. Held by the ledger, and by each member for as long
+// as it is awaited: that none is any more is seen without a look at all of all groups.
+struct Noted {};
+
 // A slot whose owner lives and is not connected (absent.cpp).
 struct Absent {
     std::weak_ptr<Device> device;
@@ -198,7 +202,7 @@ struct Absent {
     Slot slot;
     uint32_t slot_before = wire::kLedgerSlots;  // in the ledger of a daemon that was killed; kLedgerSlots: not known
     uint64_t untracked_before = 0;              // as it was noted then
-    bool is_noted = false;                      // by one that was killed
+    std::shared_ptr<const Noted> noted = {};    // by one that was killed; its ledger's
     Unconfirmed unconfirmed = {};               // of `has.fixed`
     Unconfirmed said = {};                      // as Attachment::said
 };
@@ -215,9 +219,12 @@ struct LostLedger {
     // one that was noted, if two daemons were killed.
     std::map<std::pair<uint32_t, uint32_t>, Slot> others = {};
     std::set<uint32_t> asked = {}, told = {};  // ledgers
-    bool is_noted = false;                     // who its members are
+    std::shared_ptr<const Noted> noted = {};   // if one had written down who its members are
     // Untracked memory of its members: of all, as one told, and of those that have come, as they came.
     uint64_t untracked = 0, untracked_came = 0;
+
+    bool awaits(const Absent& absent) const { return noted && absent.noted == noted; }
+    bool awaits_nobody() const { return noted && noted.use_count() == 1; }
 };
 
 // What a daemon hands over to its successor, or to the one that is started after its death. Its descriptors stay its

@@ -136,9 +136,10 @@ void Server::inherit_ledger(const LedgerImage& image) {
     ledger->learn_context(image.context_estimate);
     if (!is_lost) follows_ = true;
     ledger->set_state(!is_lost || !image.slots.empty() ? wire::LedgerState::kHeld : wire::LedgerState::kOpen);
+    const auto noted = is_lost ? std::make_shared<const Noted>() : nullptr;
     if (is_lost && !image.slots.empty())
         lost_.push_back(
-            {device, image.group, image.number, {image.ended.begin(), image.ended.end()}, {}, {}, {}, true});
+            {device, image.group, image.number, {image.ended.begin(), image.ended.end()}, {}, {}, {}, noted});
     for (const HeldSlot& held : image.slots) {
         Descriptor process = duplicate(held.process_fd);
         // Nothing fails from here on: a slot that is given back would be free, and its owner is there.
@@ -148,7 +149,7 @@ void Server::inherit_ledger(const LedgerImage& image) {
         const ClientId there = next_attachment_++;
         await({device, image.group, held.pid, held.uid, held.started, image_of(held.pid), command_of(held.pid),
                std::move(process), held.who, held.administrator, FairPlace(), now, held.contexts, there, held.has,
-               std::move(slot), is_lost ? held.before : wire::kLedgerSlots, held.untracked, is_lost});
+               std::move(slot), is_lost ? held.before : wire::kLedgerSlots, held.untracked, noted});
         if (is_lost) lost_.back().known.insert(held.before);
         const GroupId id_there = group == groups_.end() ? kNoGroup : group_on(*device, group->second, now);
         device->residency.expect(there, id_there, held.has.fixed, held.has.movable, held.has.mapped, now);
