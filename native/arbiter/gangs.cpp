@@ -247,6 +247,7 @@ void Gangs::over(Gang& gang, Nanoseconds now) {
     gang.phase = Gang::Phase::kOut;
     gang.fills = false;
     gang.served = now;
+    plan_anew_ |= std::exchange(gang.cuts, false);
 }
 
 void Gangs::end_slots(Nanoseconds now) {
@@ -282,7 +283,9 @@ void Gangs::interrupt(Nanoseconds now) {
         for (Gang& other : gangs_) {
             if (&other == &gang || other.phase == Gang::Phase::kOut || !meet(gang, other)) continue;
             free = false;
-            if (other.phase == Gang::Phase::kIn && !other.latency()) other.until = now;
+            if (other.phase != Gang::Phase::kIn || other.latency()) continue;
+            other.until = now;
+            gang.cuts = true;
         }
         std::erase_if(table_, [&](const Entry& entry) { return entry.gang == gang.name; });
         if (!free) continue;

@@ -56,6 +56,7 @@ class Gangs {
         enum class Phase : uint8_t { kOut, kIn, kFinishing } phase = Phase::kOut;
         Nanoseconds until = 0;
         Nanoseconds served = 0;  // when its last slot ended
+        bool cuts = false;       // others' slots ended for its own
         bool fills = false;      // nobody else wanted the time: its slot ends when somebody does
         Nanoseconds work = 0;    // completed before its slot
         bool hangs = false;  // in its last slot it completed nothing and did not drain: a peer does not run at all

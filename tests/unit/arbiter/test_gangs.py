@@ -182,3 +182,13 @@ def test_a_rank_that_is_gone_stalls_its_own_job_alone(gone):
     # Its peer waits on the device for ever, in the slices that the hardware gives it.
     assert jobs.speed(1, 2 * SECOND) >= 0.2
     assert jobs.longest_stall(1) <= TWO_CYCLES
+
+
+def test_a_gang_of_the_class_latency_leaves_others_their_minima():
+    """Each time that it came it ended the slot of another, which had the next one a cycle later: 0.04."""
+    single = [(SATURATING, (device,)) for device in BOTH]
+    jobs = Jobs((TENSOR, BOTH, {"min": 0.5}), (DDP, BOTH, {"priority": "latency"}), *single, seconds=3.5).run()
+    assert min(jobs.speeds(0)) >= 0.45
+    for number in range(1, 4):
+        assert jobs.speed(number) >= 0.2
+        assert jobs.longest_stall(number) <= TWO_CYCLES
