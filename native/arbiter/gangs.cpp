@@ -120,7 +120,10 @@ void Gangs::look(Nanoseconds now) {
             gang.exclusive |= member.seen.exclusive;
             devices_[member.device].met |= member.seen.met;
         }
-        if (gang.wants) gang.wanted_at = now;
+        if (gang.wants)
+            gang.wanted_at = now;
+        else
+            gang.paused = true;
         gang.claims = gang.wants || (gang.recent < gang.spec.min && now - gang.wanted_at <= p_.cycle_max);
         for (const Member& member : gang.members) {
             Ranks peers;
@@ -270,14 +273,17 @@ void Gangs::end_slots(Nanoseconds now) {
         const Nanoseconds limit = gang.until + (gang.hangs ? p_.slack : p_.finish);
         if (!drained && now < limit) continue;
         gang.hangs = !drained && !got_on;
+        gang.paused = !gang.wants;
         over(gang, now);
     }
 }
 
-// A gang of the class latency does not wait for its slot, as long as it is not ahead of its share.
+// A gang of the class latency does not wait for its slot, as long as it is not ahead of its share. What goes on after
+// its slot is no new request, and waits for the next one.
 void Gangs::interrupt(Nanoseconds now) {
     for (Gang& gang : gangs_) {
-        if (!gang.planned || !gang.latency() || !gang.wants || gang.phase != Gang::Phase::kOut) continue;
+        if (!gang.planned || !gang.latency() || !gang.wants || !gang.paused || gang.phase != Gang::Phase::kOut)
+            continue;
         if (gang.credit <= -0.9 * static_cast<double>(p_.cycle_max)) continue;
         bool free = true;
         for (Gang& other : gangs_) {

@@ -62,6 +62,7 @@ class Gangs {
         bool hangs = false;  // in its last slot it completed nothing and did not drain: a peer does not run at all
         bool wants = false;
         Nanoseconds wanted_at = 0;
+        bool paused = true;  // it wanted nothing at some time since its last slot ended though it wanted more
         // It wants, or pauses and has less than its minimum: what it pauses for would cost it its slots.
         bool claims = false;
         double recent = 0.0;  // part of about the last second in which it had slots

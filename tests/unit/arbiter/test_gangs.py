@@ -188,7 +188,16 @@ def test_a_gang_of_the_class_latency_leaves_others_their_minima():
     """Each time that it came it ended the slot of another, which had the next one a cycle later: 0.04."""
     single = [(SATURATING, (device,)) for device in BOTH]
     jobs = Jobs((TENSOR, BOTH, {"min": 0.5}), (DDP, BOTH, {"priority": "latency"}), *single, seconds=3.5).run()
-    assert min(jobs.speeds(0)) >= 0.45
+    assert min(jobs.speeds(0)) >= 0.48
     for number in range(1, 4):
-        assert jobs.speed(number) >= 0.2
+        assert jobs.speed(number) >= 0.24
         assert jobs.longest_stall(number) <= TWO_CYCLES
+
+
+@pytest.mark.parametrize("least", [0.0, 0.5])
+def test_a_gang_of_the_class_latency_that_never_pauses_has_slots_like_others(least):
+    """It ended the other's slot each time that it was not ahead of its share, which cost it part of its own: 0.36."""
+    service = {"priority": "latency", "min": least}
+    jobs = Jobs((TENSOR, BOTH, {"min": 0.5}), (FSDP, BOTH, service), seconds=3.5).run()
+    for number in range(2):
+        assert min(jobs.speeds(number)) >= 0.48
