@@ -128,7 +128,7 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
         if options.api is not None:
             maker = TemplateMaker(await stack.enter_async_context(api_server.connected(options.api)))
             work.append(maker.run())
-        runner = web.AppRunner(application(options.cluster, options.defaults, maker), access_log=None)
+        runner = room.runner(application(options.cluster, options.defaults, maker))
         await runner.setup()
         stack.push_async_callback(runner.cleanup)  # requests that are being answered are answered
         assert runner.server is not None

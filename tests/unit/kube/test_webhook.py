@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gzip
+import io
 import json
 import logging
 import ssl
 
 import aiohttp
 import pytest
-from aiohttp import web
 
+from gemlet import decoding
 from gemlet.errors import GemletError
-from gemlet.kube import room, templates
+from gemlet.kube import room, templates, webhook
 from gemlet.kube.admission import Cluster
 from gemlet.kube.certificates import Certificate
 from gemlet.kube.translate import Defaults
@@ -45,7 +47,7 @@ class Client:
         self.session = session
 
     async def post(self, body):
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         # A connection a request, as after the apiserver's idle time-out.
         headers = {"Connection": "close"}
         async with self.session.post(self.url, data=data, ssl=self.context, headers=headers) as reply:
@@ -60,7 +62,7 @@ class Client:
 def serve(scenario, authority, directory, *, face="slots", maker=None):
     async def whole():
         certificate = Certificate(directory)
-        runner = web.AppRunner(application(Cluster(face=face), Defaults(), maker))
+        runner = room.runner(application(Cluster(face=face), Defaults(), maker))
         await runner.setup()
         listening = room.listen(runner.server, "127.0.0.1", 0, certificate.context)
         port = listening.sockets[0].getsockname()[1]
@@ -241,6 +243,36 @@ def test_a_review_that_does_not_end_is_not_waited_for(authority, tmp_path, monke
         writer.write(b"POST /mutate-v1-pod HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
         writer.transport.abort()
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_a_review_of_countless_parts_is_not_made_into_objects(authority, tmp_path, monkeypatch):
+    write(authority, tmp_path)
+    read = []
+    monkeypatch.setattr(
+        webhook, "from_json", lambda body, kind: read.append(len(body)) or decoding.from_json(body, kind)
+    )
+
+    async def scenario(client, _):
+        part, most = b"[],", room.MAX_REVIEW_BYTES - 1000
+        body = b'{"request": {"uid": "r", "kind": {}, "object": [' + part * (most // len(part)) + b"0]}}"
+        assert (await client.post(body))[0] == 413
+        assert read == []
+        large = {"large": "x" * (most - 1000)}
+        assert (await client.review(SHARE | large))["allowed"]
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_a_compressed_review_is_not_inflated(authority, tmp_path):
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        data = gzip.compress(json.dumps(review(SHARE)).encode())
+        headers = {"Connection": "close", "Content-Encoding": "gzip"}
+        async with client.session.post(client.url, data=data, ssl=client.context, headers=headers) as reply:
+            assert reply.status == 400
 
     serve(scenario, authority, tmp_path)
 
