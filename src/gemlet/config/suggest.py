@@ -15,6 +15,9 @@ _ALIASES = {
     "memorylimit": "memory", "memory_limit": "memory", "gpu_mem": "memory", "mem": "memory",
     "group": "groups", "device": "devices", "user": "users",
 }  # fmt: skip
+# What nobody has typed is compared with nothing: two words of 8000 characters take 6 s, and both may be a stranger's.
+_MOST_CHARACTERS = 100
+_MOST_WORDS = 256
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -25,7 +28,10 @@ def closest(word: str, known: Iterable[str]) -> str | None:
         return by_lower[lower]
     if _ALIASES.get(lower) in by_lower:
         return by_lower[_ALIASES[lower]]
-    matches = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    if len(lower) > _MOST_CHARACTERS:
+        return None
+    candidates = [name for name in by_lower if len(name) <= _MOST_CHARACTERS][:_MOST_WORDS]
+    matches = difflib.get_close_matches(lower, candidates, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
 
 

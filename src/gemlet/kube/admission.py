@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Face = Literal["slots", "units", "dra"]
 CLAIM = "gemlet"  # name of the claim in the pod; where several containers have one, gemlet-CONTAINER
 MAX_NAME = 63
+MOST_CONTAINERS = 1000
+MOST_CHECKS = 100_000  # at annotations and volumes, for each container at all of its pod's: half a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class Cluster:
 
 def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     """The JSON patch for a pod that is being made. Raises BadRequest for a pod that must not run."""
+    _check_size(pod)
     said: list[dict[str, Any]] = []
     if cluster.face == "dra":
         _check_holders(pod)
@@ -208,6 +211,19 @@ def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _init_containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list((pod.get("spec") or {}).get("initContainers") or [])
+
+
+def _check_size(pod: Mapping[str, Any]) -> None:
+    """The apiserver asks before it checks how large a pod's parts are, and others wait for the answer."""
+    containers = len(_containers(pod)) + len(_init_containers(pod))
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    checks = containers * (len(annotations) + len((pod.get("spec") or {}).get("volumes") or []))
+    if containers > MOST_CONTAINERS or checks > MOST_CHECKS:
+        raise BadRequest(
+            "spec.containers",
+            f"{containers} with {len(annotations)} annotations are too many to be checked",
+            hint="make several pods of it",
+        )
 
 
 def _check_init_containers(pod: Mapping[str, Any]) -> None:

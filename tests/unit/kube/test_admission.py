@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 
 import pytest
 
@@ -363,3 +364,36 @@ def test_annotations_that_choose_devices_are_refused(name, face):
     with pytest.raises(BadRequest, match="chooses devices"):
         patch(pod(SHARE | {name: "nvidia.com/gpu=all"}), face)
     assert patch(pod({name: "nvidia.com/gpu=all"}), face) == [], "a pod that asks for no share is not touched"
+
+
+@pytest.mark.parametrize("cluster", [SLOTS, UNITS, DRA])
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_pod_too_large_to_be_checked_is_refused(cluster, kind):
+    """The webhook answers others meanwhile: 4000 containers with annotations and shares of their own took a minute."""
+    seen = pod({f"c{number}.{name}": value for number in range(400) for name, value in SHARE.items()})
+    seen["spec"][kind] = [{"name": f"c{number}"} for number in range(400)]
+    with pytest.raises(BadRequest, match="too many to be checked"):
+        patch(seen, cluster)
+    many = pod(SHARE, *[{}] * 1001)
+    with pytest.raises(BadRequest, match="too many to be checked"):
+        patch(many, cluster)
+
+
+def test_names_that_nobody_types_are_not_compared(monkeypatch):
+    """Two of 8000 characters took six seconds, and nothing has looked at a pod's names before the webhook does."""
+    compared = []
+
+    def compare(word, known, **_):
+        compared.append((word, list(known)))
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", compare)
+    long, short = "a" * 8000, {f"{name}.gemlet.dev/memory": "1Gi" for name in ("b", "a" * 8000)}
+    for number, name in enumerate(short):
+        containers = [{"name": f"{long}{number}"}, *({"name": f"x{each}"} for each in range(900))]
+        with pytest.raises(BadRequest, match="which the pod does not have"):
+            patch(pod({name: "1Gi"}, *containers), SLOTS)
+    ((word, known),) = compared
+    assert word == "b"
+    assert len(known) <= 256
+    assert max(map(len, known)) < 10
