@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from gemlet.daemon.logs import Limiter
 from gemlet.kube import admission, names
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import asks
@@ -30,6 +32,7 @@ SWEEP_SECONDS = 600.0
 OLD_SECONDS = 3600.0  # a template this old that no pod names goes; younger ones may be for a pod that is not seen yet
 RETRY_SECONDS = 2.0
 AHEAD_SECONDS = 1.0  # for which an admission waits
+AHEAD_PER_MINUTE = 30  # a review may come from any pod, and be of none: what it asks for stays for OLD_SECONDS
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 
 
@@ -51,6 +54,7 @@ class TemplateMaker:
     def __init__(self, api: ApiServer) -> None:
         self._api = api
         self._made: set[tuple[str, str]] = set()
+        self._ahead = Limiter(AHEAD_PER_MINUTE)
         self._told: set[str] = set()  # uids of the pods that have their event
 
     async def run(self) -> None:
@@ -83,16 +87,18 @@ class TemplateMaker:
     async def ahead(self, namespace: str, asked: Iterable[Ask]) -> None:
         """Makes what a pod that is being admitted will name, so that its claims need not wait for it.
 
-        What fails, or takes long, is made when the pod is there.
+        What fails, takes long, or is too much for nobody to have seen its pods, is made when the pod is there.
         """
-        for ask in asked:
-            if (namespace, admission.template_name(ask)) in self._made:
-                continue
-            try:
-                async with asyncio.timeout(AHEAD_SECONDS):
+        try:
+            async with asyncio.timeout(AHEAD_SECONDS):
+                for ask in asked:
+                    if (namespace, admission.template_name(ask)) in self._made:
+                        continue
+                    if not self._ahead.allow(None, now=time.monotonic())[0]:
+                        return
                     await self._create(namespace, ask)
-            except (ApiError, TimeoutError) as error:
-                logger.info("template in namespace=%s not made ahead: %s", namespace, error or "it takes long")
+        except (ApiError, TimeoutError) as error:
+            logger.info("template in namespace=%s not made ahead: %s", namespace, error or "it takes long")
 
     async def try_to_make(self, pod: dict[str, Any]) -> bool:
         """As `make`, but a refusal is of this pod only, such as in a namespace that is being deleted."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import re
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 PATH = "/mutate-v1-pod"
 TRANSLATE_PATH = "/translate-v1-pod"
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # it becomes a part of a path of the apiserver
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 API_VERSION = "admission.k8s.io/v1"
 
@@ -146,7 +148,7 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
 def _claimed(review: Review) -> tuple[str, list[Ask]] | None:
     """The namespace of a pod that is really being made, and what its containers ask for."""
     namespace = review.request.get("namespace")
-    if review.request.get("dryRun") or not isinstance(namespace, str):
+    if review.request.get("dryRun") or not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
         return None
     return namespace, admission.claimed(review.request["object"])
 

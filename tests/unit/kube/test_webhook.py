@@ -140,6 +140,32 @@ def test_an_apiserver_that_hangs_does_not_hold_up_admission(authority, tmp_path,
     serve(scenario, authority, tmp_path, face="dra", maker=templates.TemplateMaker(Objects(hangs=True)))
 
 
+def test_reviews_alone_make_few_templates(authority, tmp_path, monkeypatch):
+    """Every pod may send any number of them, for any namespace, and each template stays for an hour."""
+    monkeypatch.setattr(templates, "AHEAD_PER_MINUTE", 3)
+    write(authority, tmp_path)
+    api = Objects()
+
+    async def scenario(client, _):
+        for memory in range(1, 9):
+            assert "patch" in await client.review(SHARE | {"gemlet.dev/memory": f"{memory}Gi"})
+        assert len(api.made) == 3
+
+    serve(scenario, authority, tmp_path, face="dra", maker=templates.TemplateMaker(api))
+
+
+@pytest.mark.parametrize("namespace", ["a/../b", "a?b", "", "A", "a" * 64, "a\n"])
+def test_a_namespace_that_is_none_is_no_path(authority, tmp_path, namespace):
+    write(authority, tmp_path)
+    api = Objects()
+
+    async def scenario(client, _):
+        await client.review(SHARE, namespace=namespace)
+        assert api.made == []
+
+    serve(scenario, authority, tmp_path, face="dra", maker=templates.TemplateMaker(api))
+
+
 @pytest.mark.parametrize(
     "body",
     [
