@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +24,7 @@ from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Mapping
 
     from gemlet.kube.inventory import Gpu
     from gemlet.kube.share import Share
@@ -62,6 +62,7 @@ class ShareBook:
         if loaded.damage is not None:
             self._keep_all(loaded.damage)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._there: Counter[str] = Counter()  # who has each of them, or waits for it
         self._saving = asyncio.Lock()
         self._changes = self._saved = 0  # of the shares, and how many of them the checkpoint has
 
@@ -88,7 +89,7 @@ class ShareBook:
         Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be
         in use.
         """
-        async with self._locks[share.id]:
+        async with self._alone_with(share.id):
             known = self.shares.get(share.id)
             if known is not None and known.claim_uid:
                 await self._apply(known)  # the files may be gone, or the daemon another one
@@ -113,7 +114,7 @@ class ShareBook:
 
     async def change(self, share: Share) -> None:
         """Puts ``share`` in the place of the one with its id: other amounts, another group, a pod. Raises as `open`."""
-        async with self._locks[share.id]:
+        async with self._alone_with(share.id):
             known = self.shares[share.id]
             if known == share:
                 return
@@ -133,11 +134,10 @@ class ShareBook:
 
     async def close(self, share_id: str) -> None:
         """Closes a share; nothing happens if there is none. Raises `Refused` while programs use it, and as `open`."""
-        async with self._locks[share_id]:
+        async with self._alone_with(share_id):
             if share_id in self.unaccounted:
                 await self._forget(share_id)
             await self._close(share_id)
-        self._locks.pop(share_id, None)
 
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
@@ -147,7 +147,7 @@ class ShareBook:
         """Makes everything be as the book says, and removes what it knows nothing of. Raises `DaemonError`, OSError."""
         failed: list[GemletError | OSError] = []
         for share_id in list(self.shares):
-            async with self._locks[share_id]:
+            async with self._alone_with(share_id):
                 share = self.shares.get(share_id)
                 if share is None:
                     continue
@@ -171,6 +171,18 @@ class ShareBook:
         )
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _alone_with(self, share_id: str) -> AsyncIterator[None]:
+        """A lock for each share, which goes with the last who wants it: who waits for it has the same as who comes."""
+        self._there[share_id] += 1
+        try:
+            async with self._locks[share_id]:
+                yield
+        finally:
+            self._there[share_id] -= 1
+            if not self._there[share_id]:
+                del self._there[share_id], self._locks[share_id]
 
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240

@@ -235,3 +235,35 @@ def test_many_shares_at_once_are_saved_together_and_wholly(node, run, monkeypatc
     run(many())
     assert len(writes) < 10
     assert len(checkpoint.load(node.path / "checkpoint.json").shares) == 20
+
+
+def test_who_waited_for_a_share_to_close_is_alone_with_it(node, run):
+    """The kubelet asks again where an answer takes long, so a claim may be given up, taken and given up at once."""
+    held, at_work = asyncio.Event(), set()
+    real = node.daemon.remove, node.daemon.open
+
+    async def slowly(act, *given, **more):
+        await held.wait()
+        at_work.add(act)
+        assert len(at_work) == 1, "one at a time"
+        await asyncio.sleep(0)
+        at_work.discard(act)
+        return await act(*given, **more)
+
+    async def crossing():
+        await node.book.open(fakes.claim_share())
+        node.daemon.remove = lambda group: slowly(real[0], group)
+        node.daemon.open = lambda share, path, device: slowly(real[1], share, path, device=device)
+        first = asyncio.ensure_future(node.book.close("claim-u1"))
+        await asyncio.sleep(0)
+        taken = asyncio.ensure_future(node.book.open(fakes.claim_share()))
+        first.add_done_callback(lambda _: last.append(asyncio.ensure_future(node.book.close("claim-u1"))))
+        last = []
+        await asyncio.sleep(0)
+        held.set()
+        await asyncio.gather(first, taken)
+        await last[0]
+
+    run(crossing())
+    assert node.leftovers() == []
+    assert not node.book._locks
