@@ -26,15 +26,22 @@ def configure(level: int = logging.INFO) -> None:
     root.setLevel(level)
 
 
+# Characters of one event: what strangers send may be a review of megabytes, each of whose characters takes 60 bytes and
+# a microsecond to be made printable.
+MOST_CHARACTERS = 32_768
+
+
 class PrintableFormatter(logging.Formatter):
-    """One line an event, whatever clients call themselves; a traceback keeps its lines."""
+    """One line an event, whatever clients call themselves; a traceback keeps its lines. What is long is cut."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
-        record.message = printable(record.message)
+        text = record.message
+        more = f" ... and {len(text) - MOST_CHARACTERS} characters" if len(text) > MOST_CHARACTERS else ""
+        record.message = printable(text[:MOST_CHARACTERS]) + more
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        return printable(super().formatException(ei), lines=True)
+        return printable(super().formatException(ei)[-MOST_CHARACTERS:], lines=True)
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ PATH = "/mutate-v1-pod"
 TRANSLATE_PATH = "/translate-v1-pod"
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # it becomes a part of a path of the apiserver
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
+MESSAGE_CHARACTERS = 4000
 API_VERSION = "admission.k8s.io/v1"
 
 
@@ -75,7 +76,7 @@ def answer(review: Review, change: Callable[[dict[str, Any]], list[dict[str, Any
         except BadRequest as error:
             response |= {
                 "allowed": False,
-                "status": {"code": 403, "reason": "Forbidden", "message": f"gemlet: {error}"},
+                "status": {"code": 403, "reason": "Forbidden", "message": _short(f"gemlet: {error}")},
             }
         else:
             if operations:
@@ -151,6 +152,12 @@ def _claimed(review: Review) -> tuple[str, list[Ask]] | None:
     if review.request.get("dryRun") or not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
         return None
     return namespace, admission.claimed(review.request["object"])
+
+
+def _short(message: str) -> str:
+    """Also where it quotes a field of megabytes."""
+    half = MESSAGE_CHARACTERS // 2
+    return message if len(message) <= 2 * half else f"{message[:half]} ... {message[-half:]}"
 
 
 def _name(request: dict[str, Any]) -> str:

@@ -101,6 +101,19 @@ def test_pods_are_patched_or_refused_with_a_message(authority, tmp_path):
     serve(scenario, authority, tmp_path)
 
 
+def test_a_refusal_that_quotes_megabytes_is_short(authority, tmp_path):
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        refused = await client.review(SHARE | {"gemlet.dev/memory": "x" * 1_000_000})
+        message = refused["status"]["message"]
+        assert message.startswith("gemlet: metadata.annotations[gemlet.dev/memory]: ")
+        assert message.endswith("such as 16Gi")
+        assert len(message) < 5000
+
+    serve(scenario, authority, tmp_path)
+
+
 class Objects:
     """An apiserver that takes what is made, or hangs."""
 
