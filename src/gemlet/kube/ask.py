@@ -103,7 +103,8 @@ def _ask(annotations: Mapping[str, str], most: int | None) -> Ask | None:
     if amounts is None:
         return None
     gpus, together = annotations.get(names.ANNOTATION_GPUS, "1"), annotations.get(names.ANNOTATION_TOGETHER)
-    if not (gpus.isascii() and gpus.isdigit() and 1 <= int(gpus) <= MOST_GPUS):
+    # Python takes no number of thousands of digits.
+    if not (gpus.isascii() and gpus.isdigit() and len(gpus) < 1000 and 1 <= int(gpus) <= MOST_GPUS):
         raise BadRequest(
             f"metadata.annotations[{names.ANNOTATION_GPUS}]",
             f"{gpus} is not a number of GPUs: expected 1 to {MOST_GPUS}",

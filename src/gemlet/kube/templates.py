@@ -101,14 +101,18 @@ class TemplateMaker:
             logger.info("template in namespace=%s not made ahead: %s", namespace, error or "it takes long")
 
     async def try_to_make(self, pod: dict[str, Any]) -> bool:
-        """As `make`, but a refusal is of this pod only, such as in a namespace that is being deleted."""
+        """As `make`, but what fails is of this pod only, such as a refusal in a namespace that is being deleted.
+
+        Anybody may have written the pod: by what nobody foresaw in it the webhook would end after each start."""
         try:
             return await self.make(pod)
         except ApiError as error:
             if not 400 <= error.status < 500:
                 raise
             logger.warning("pod=%s/%s template: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], error)
-            return False
+        except Exception:
+            logger.exception("pod=%s/%s template", pod["metadata"]["namespace"], pod["metadata"]["name"])
+        return False
 
     async def deleted(self, template: dict[str, Any]) -> None:
         """Makes a template that was deleted again if a pod names it. Raises ApiError."""

@@ -397,3 +397,8 @@ def test_names_that_nobody_types_are_not_compared(monkeypatch):
     assert word == "b"
     assert len(known) <= 256
     assert max(map(len, known)) < 10
+
+
+def test_a_number_of_gpus_of_thousands_of_digits_is_refused():
+    with pytest.raises(BadRequest, match="is not a number of GPUs"):
+        patch(pod(SHARE | {"gemlet.dev/gpus": "1" * 5000}), DRA)

@@ -235,6 +235,22 @@ class TestTemplates:
             run(templates.TemplateMaker(api)._follow())
         assert [path for path, _ in api.created] == [templates.templates_path("default")]
 
+    def test_a_pod_of_nonsense_does_not_end_the_webhook(self, run):
+        class Ending(FollowedApi):
+            async def watch(self, path, **query):
+                raise asyncio.CancelledError
+                yield
+
+        api = Ending()
+        digits, other = admitted_pod(namespace="digits"), admitted_pod(namespace="other")
+        digits["metadata"]["annotations"]["gemlet.dev/gpus"] = "1" * 5000
+        api.objects[f"{templates.templates_path('digits')}/{templates.named_templates(digits)[0]}"] = {}
+        other["spec"]["containers"] = [{"name": None}]
+        api.objects["/api/v1/pods"] = {"items": [digits, other, admitted_pod()], "metadata": {"resourceVersion": "1"}}
+        with pytest.raises(asyncio.CancelledError):
+            run(templates.TemplateMaker(api)._follow())
+        assert [path for path, _ in api.created] == [templates.templates_path("default")]
+
     def test_a_template_that_is_there_is_made(self, run):
         class Present(FollowedApi):
             async def create(self, path, body):
