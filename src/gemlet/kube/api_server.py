@@ -115,7 +115,7 @@ class ApiServer:
                 if event["type"] == "ERROR":
                     raise ApiError(f"watch {path}: {event['object'].get('message')}", status=410)
                 yield event["type"], event["object"]
-        except (HttpError, OSError, ValueError) as error:  # a TimeoutError is an OSError
+        except (HttpError, OSError, ValueError, RecursionError) as error:  # a TimeoutError is an OSError
             raise ApiError(f"watch {path}: {str(error) or type(error).__name__}") from None
         finally:
             if connection is not None:
@@ -133,7 +133,7 @@ class ApiServer:
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")
                 return json.loads(text)
-        except (HttpError, OSError, ValueError) as error:
+        except (HttpError, OSError, ValueError, RecursionError) as error:  # of what somebody nested deeply
             raise ApiError(
                 f"{method} {path}: {str(error) or type(error).__name__}", hint="check that the apiserver runs"
             ) from None

@@ -32,6 +32,12 @@ async def pods(request):
     return web.json_response({"items": [], "token": request.headers.get("Authorization"), "query": dict(request.query)})
 
 
+async def nested(request):
+    """An object of a user's: claims and their templates may have anything in their parameters."""
+    deep = b'{"type": "ADDED", "object": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
+    return web.Response(body=deep)
+
+
 async def forbidden(request):
     return web.json_response({"message": "events is forbidden"}, status=403)
 
@@ -47,7 +53,7 @@ async def gone(request):
 def with_server(scenario, token=None):
     async def whole():
         app = web.Application()
-        app.add_routes([web.get("/pods", pods), web.get("/forbidden", forbidden)])
+        app.add_routes([web.get("/pods", pods), web.get("/forbidden", forbidden), web.get("/nested", nested)])
         app.add_routes([web.post("/pods", created), web.delete("/pods", gone)])
         runner = web.AppRunner(app)
         await runner.setup()
@@ -88,6 +94,19 @@ def test_refusals_carry_the_servers_message():
             await api.get("/forbidden")
         assert caught.value.status == 403
         assert "ClusterRole" in caught.value.hint
+
+    with_server(scenario)
+
+
+def test_an_object_that_is_nested_deeply_is_an_error():
+    """Not one that ends the process which lists such objects, and ends it again after each start."""
+
+    async def scenario(api):
+        with pytest.raises(ApiError, match="nested"):
+            await api.get("/nested")
+        with pytest.raises(ApiError, match="nested"):
+            async for _ in api.watch("/nested"):
+                pass
 
     with_server(scenario)
 
