@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 # What the same thing is called in the formats and tools people come from.
 _ALIASES = {
@@ -39,4 +39,10 @@ def hint(word: str, known: Iterable[str]) -> str:
     """One line: the likely word, else all of them."""
     names = list(known)
     likely = closest(word, names)
-    return f"did you mean {likely}?" if likely else f"known here: {', '.join(names)}"
+    return f"did you mean {likely}?" if likely else f"known here: {listed(names)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """With commas; of what nobody reads to its end, the beginning."""
+    shown = ", ".join(name[:_MOST_CHARACTERS] for name in names[:_MOST_WORDS])
+    return shown if len(names) <= _MOST_WORDS else f"{shown} and {len(names) - _MOST_WORDS} more"

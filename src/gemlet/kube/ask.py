@@ -78,7 +78,7 @@ def _meant(annotations: Mapping[str, str], containers: list[str]) -> list[int]:
     own = named(annotations)
     name = annotations.get(names.ANNOTATION_CONTAINER)
     field = f"metadata.annotations[{names.ANNOTATION_CONTAINER}]"
-    known = ", ".join(containers)
+    known = suggest.listed(containers)
     if name is not None:
         if name not in containers:
             raise BadRequest(field, f"names container {name}, which the pod does not have", hint=f"name one of {known}")

@@ -16,11 +16,13 @@ from gemlet.serve.server.frontend.handshakes import Handshakes
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Mapping
 
 MOST_CONNECTIONS = 64  # each takes 270 KiB, by TLS
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the apiserver stops at 3 MiB an object
 MOST_BYTES = 4 * MAX_REVIEW_BYTES
 MOST_PARTS = 250_000  # of JSON in a review, each of which takes up to 130 bytes; a pod of 10 KB has 500
+MOST_CHARACTERS = 256 * 1024  # of a text: of all annotations together, for Kubernetes; of a variable 128 KiB, for Linux
 REVIEW_SECONDS = 10.0
 END_SECONDS = 1.0  # for a client to take the end of TLS
 
@@ -72,3 +74,19 @@ class Reviews:
         if sum(map(body.count, (b",", b"[", b"{"))) > MOST_PARTS:
             raise web.HTTPRequestEntityTooLarge(MAX_REVIEW_BYTES, len(body), text="a review has too many parts\n")
         return body
+
+
+def check_texts(request: Mapping[str, Any]) -> None:
+    """Raises ValueError for a text that no pod can have: a refusal quotes some, and takes four bytes a character for
+    each copy that it makes."""
+    left: list[Any] = [request]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            if len(value) > MOST_CHARACTERS:
+                raise ValueError(f"a text has more than {MOST_CHARACTERS} characters")
+        elif isinstance(value, dict):
+            left += value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value

@@ -98,6 +98,7 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
         body = await reviews.body(request)
         try:
             review = from_json(body, Review)
+            room.check_texts(review.request)
             reply = answer(review, changes[request.path])
             made = maker is not None and request.path == PATH and "patch" in reply["response"]
             asked = _claimed(review) if made else None

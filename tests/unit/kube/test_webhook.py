@@ -105,7 +105,7 @@ def test_a_refusal_that_quotes_megabytes_is_short(authority, tmp_path):
     write(authority, tmp_path)
 
     async def scenario(client, _):
-        refused = await client.review(SHARE | {"gemlet.dev/memory": "x" * 1_000_000})
+        refused = await client.review(SHARE | {"gemlet.dev/memory": "x" * 200_000})
         message = refused["status"]["message"]
         assert message.startswith("gemlet: metadata.annotations[gemlet.dev/memory]: ")
         assert message.endswith("such as 16Gi")
@@ -189,6 +189,8 @@ def test_a_namespace_that_is_none_is_no_path(authority, tmp_path, namespace):
         b'{"request": 5}',
         b'{"request": {}}',
         b'{"request": {"uid": "1", "kind": {"kind": "Pod"}, "object": 5}}',
+        json.dumps(review(SHARE | {"gemlet.dev/memory": "x" * 300_000})).encode(),
+        json.dumps(review(SHARE | {"x" * 300_000: "1"})).encode(),
     ],
 )
 def test_a_body_that_is_not_a_review_is_not_answered_as_one(authority, tmp_path, body):
@@ -298,7 +300,7 @@ def test_a_review_of_countless_parts_is_not_made_into_objects(authority, tmp_pat
         body = b'{"request": {"uid": "r", "kind": {}, "object": [' + part * (most // len(part)) + b"0]}}"
         assert (await client.post(body))[0] == 413
         assert read == []
-        large = {"large": "x" * (most - 1000)}
+        large = {f"large{number}": "x" * 200_000 for number in range(30)}
         assert (await client.review(SHARE | large))["allowed"]
 
     serve(scenario, authority, tmp_path)
