@@ -6,6 +6,7 @@ Admission asks before a pod is made, and the node again before a container start
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ _PROGRAM_PATHS = (
     "/usr",
 )  # what the host runs as root
 
+_MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
+
 
 def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: str) -> None:
     """Raises BadRequest if ``container`` of ``pod`` could leave its share. ``where`` names it: spec.containers[0]."""
@@ -69,19 +72,26 @@ def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: st
                 "chooses devices by the runtime",
                 hint="remove it: gemlet chooses the GPU",
             )
+    meets = functools.cache(_meets)  # any number of mounts may be of one long path
     volumes = {volume["name"]: volume for volume in (pod["spec"].get("volumes") or [])}
     for mount in container.get("volumeMounts") or []:
-        at = f"{where}.volumeMounts[{mount['mountPath']}]"
-        if _meets(mount["mountPath"], _OWN_PATHS):
-            raise BadRequest(at, "hides files that gemlet mounts there", hint="mount it elsewhere")
-        if _meets(mount["mountPath"], _CHOOSING_PATHS):
-            raise BadRequest(at, "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
         path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
-        if path is not None and _meets(path, _HOST_PATHS):
+        if max(len(mount["mountPath"]), len(path or "")) > _MOST_PATH:
+            raise BadRequest(
+                f"{where}.volumeMounts",
+                f"has a path of more than {_MOST_PATH} bytes",
+                hint="mount what has a shorter one",
+            )
+        at = f"{where}.volumeMounts[{mount['mountPath']}]"
+        if meets(mount["mountPath"], _OWN_PATHS):
+            raise BadRequest(at, "hides files that gemlet mounts there", hint="mount it elsewhere")
+        if meets(mount["mountPath"], _CHOOSING_PATHS):
+            raise BadRequest(at, "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
+        if path is not None and meets(path, _HOST_PATHS):
             raise BadRequest(
                 at, f"gives access to the host's {path}", hint="mount a directory of data, such as one in /srv or /mnt"
             )
-        if path is not None and not mount.get("readOnly") and _meets(path, _PROGRAM_PATHS):
+        if path is not None and not mount.get("readOnly") and meets(path, _PROGRAM_PATHS):
             raise BadRequest(at, f"lets the container change the host's {path}", hint="add readOnly: true")
 
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gemlet.config import suggest
 from gemlet.config.quantities import MIB
 from gemlet.errors import InvalidValue
 from gemlet.kube import names
@@ -116,7 +117,7 @@ def _kai_container(annotations: Mapping[str, str], containers: list[Mapping[str,
         raise BadRequest(
             f"metadata.annotations[{KAI_CONTAINER}]",
             f"names container {name}, which the pod does not have",
-            hint=f"name one of {', '.join(known)}",
+            hint=f"name one of {suggest.listed(known)}",
         )
     return str(name)
 
