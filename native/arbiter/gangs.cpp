@@ -1,7 +1,6 @@
 #include "arbiter/gangs.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
@@ -11,7 +10,6 @@ namespace {
 
 constexpr int kRounds = 4;  // what one device does may be news for another
 constexpr double kLeastShare = 0.01;
-constexpr double kRecently = 500e6;
 
 }  // namespace
 
@@ -124,7 +122,8 @@ void Gangs::look(Nanoseconds now) {
             gang.wanted_at = now;
         else
             gang.paused = true;
-        gang.claims = gang.wants || (gang.recent < gang.spec.min && now - gang.wanted_at <= p_.cycle_max);
+        gang.claims =
+            gang.wants || (gang.had_slots.share(now) < gang.spec.min && now - gang.wanted_at <= p_.cycle_max);
         for (const Member& member : gang.members) {
             Ranks peers;
             for (const Member& other : gang.members)
@@ -217,9 +216,8 @@ void Gangs::account(Nanoseconds now) {
         if (!gang.planned) continue;
         const double most = gang.claims ? cycle / 2.0 : 0.0;
         gang.credit = std::min(gang.credit + gang.share * time, std::max(most, 0.0));
-        gang.recent *= std::exp(-time / kRecently);
         if (gang.phase == Gang::Phase::kOut) continue;
-        gang.recent += time / kRecently;
+        gang.had_slots.add(static_cast<Nanoseconds>(time), now);
         const double had = gang.phase == Gang::Phase::kIn ? std::min(time, gang.due) : time;
         gang.due -= had;
         gang.credit = std::max(gang.credit - had, -cycle);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "arbiter/arbiter.hpp"
+#include "arbiter/policies/recently.hpp"
 #include "arbiter/timetable.hpp"
 
 namespace gemlet::arbiter {
@@ -65,7 +66,7 @@ class Gangs {
         bool paused = true;  // it wanted nothing at some time since its last slot ended though it wanted more
         // It wants, or pauses and has less than its minimum: what it pauses for would cost it its slots.
         bool claims = false;
-        double recent = 0.0;  // part of about the last second in which it had slots
+        Recently had_slots;
         bool exclusive = false;
         bool capped() const { return spec.max < 1.0; }
         bool latency() const { return spec.priority == Priority::kLatency; }

@@ -8,6 +8,7 @@
 #include "arbiter/policies/arrivals.hpp"
 #include "arbiter/policies/cap.hpp"
 #include "arbiter/policies/policy.hpp"
+#include "arbiter/policies/recently.hpp"
 #include "arbiter/policies/water_level.hpp"
 
 namespace gemlet::arbiter {
@@ -20,24 +21,6 @@ constexpr double kInterruptionsMost = 20.0;
 
 // A group this close to its minimum has what it was promised; the rest is the cost of hand-overs.
 constexpr double kNearMinimum = 0.8;
-
-// Device time of about the last second.
-class Recently {
-  public:
-    void add(Nanoseconds amount, Nanoseconds now) {
-        used_ = used_ * left(now) + static_cast<double>(amount);
-        at_ = std::max(at_, now);
-    }
-    double share(Nanoseconds now) const { return used_ * left(now) / kSpan; }
-
-  private:
-    static constexpr double kSpan = 500e6;
-    double left(Nanoseconds now) const {
-        return std::exp(-static_cast<double>(std::max<Nanoseconds>(0, now - at_)) / kSpan);
-    }
-    double used_ = 0.0;
-    Nanoseconds at_ = 0;
-};
 
 // Before a reservation no turn begins that would be too short to be worth a hand-over.
 constexpr Nanoseconds kShort = 500'000;
