@@ -57,6 +57,12 @@ async def started(folder, code):
     return executor, msgspec.structs.replace(model("bad", platform="python", max_batch=0), directory=str(folder))
 
 
+async def appears(path):
+    async with asyncio.timeout(PATIENCE_S):
+        while not path.exists():  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.01)
+
+
 async def at_work(folder, code):
     """An executor, and a batch that it has begun."""
     executor, spec = await started(folder, code)
@@ -71,9 +77,7 @@ def test_a_child_that_keeps_the_sockets_hides_no_death(tmp_path):
     async def run():
         executor, running = await at_work(tmp_path, FORKS)
         told = tmp_path / "1" / "child"
-        async with asyncio.timeout(PATIENCE_S):
-            while not told.exists():  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.01)
+        await appears(told)
         child = int(told.read_text())
         try:
             executor.kill()
@@ -140,10 +144,7 @@ def test_a_process_that_was_told_to_stop_and_cannot_ends_with_its_server(tmp_pat
 
     async def run():
         executor, running = await at_work(tmp_path, HANGS)
-        begun = tmp_path / "1" / "begun"
-        async with asyncio.timeout(PATIENCE_S):
-            while not begun.exists():  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.01)
+        await appears(tmp_path / "1" / "begun")
         executor._closing = True
         executor._transport.write(protocol.frame(protocol.Stop()))
         executor._drop()
