@@ -135,6 +135,8 @@ class Fair final : public Policy {
     // Turns of others that may be cut short for groups that come back from a pause.
     double interruptions_ = kInterruptionsMost;
     Nanoseconds interruptions_at_ = 0;
+    bool turns_ = false;       // somebody takes turns
+    bool first_turn_ = false;  // who ran when turns began goes on, and no turn was granted since
     // Virtual time of the device: the smallest of the groups that have work, never backwards. Best effort has its
     // own: what it gets when others pause says nothing about its claim beside them.
     double system_[2] = {0.0, 0.0};
@@ -347,6 +349,8 @@ bool Fair::held_back(const Group& group, Nanoseconds now) const {
 // What one got more than another while they co-ran is not a debt, except for the last moment: so long it may have
 // taken until some client was seen to be in danger, and until all that must stop had drained.
 void Fair::turns_begin(const Groups& all, Nanoseconds now) {
+    const bool turns = std::any_of(all.begin(), all.end(), [](const Group* g) { return g->exclusive; });
+    first_turn_ = !std::exchange(turns_, turns) && turns;
     double least[2] = {INFINITY, INFINITY};
     for (const Group* g : all)
         if (at(*g).active) least[best_effort(*g)] = std::min(least[best_effort(*g)], at(*g).vtime);
@@ -386,6 +390,7 @@ void Fair::granted(const Turn& turn, Nanoseconds now) {
     Account& a = at(*turn.group);
     a.turn_end = next_turn_end(a);
     a.contended = true;
+    first_turn_ = false;
 }
 
 Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
@@ -424,7 +429,14 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
     }
     if (std::isfinite(slowest)) {
         const double cycle = static_cast<double>(cycle_);
-        if (!a.contended) a.turn_end = a.vtime + cycle;
+        // After its turn the first is ahead of the others by half a cycle, after theirs as far behind: not ahead by a
+        // whole one for as long as they take turns. Of what it had less than they while they shared it makes up half,
+        // for seconds count that begin before that time and such that begin after it. What all do until they have
+        // drained belongs to it.
+        if (first_turn_ && (!a.contended || turn.part < 1.0))
+            a.turn_end = (a.vtime + std::max(a.vtime, slowest) + cycle) / 2.0;
+        else if (!a.contended)
+            a.turn_end = a.vtime + cycle;
         a.contended = true;
         // Not before it has caught up with the furthest behind of the others: it would be picked again at once.
         if (a.turn_end > slowest + 1.25 * cycle) a.turn_end = slowest + cycle;  // more than jitter on the grid

@@ -70,3 +70,19 @@ def test_shares_hold_also_in_the_seconds_in_which_turns_begin(minima):
     for begin in range(0, SECOND // 2, 50 * MS):
         for number, least in enumerate(minima):
             assert shared.outcome.work(number, begin, begin + SECOND) / SECOND == pytest.approx(least, abs=0.02)
+
+
+@pytest.mark.parametrize("later", [0, 5, 10, 20, 40])
+def test_the_first_turn_puts_nobody_behind_for_good(later):
+    """With a whole first turn one of two is never ahead, and up to a whole turn behind, in each second from then on."""
+    kernels = ProgramSpec(kernel=100 * US)
+    shared = Shared(({"min": 0.5}, kernels), ({"min": 0.5}, replace(kernels, arrive=later * MS)), seconds=2)
+    worst = [
+        min(
+            shared.speed(number, start=begin, end=begin + SECOND) - 0.5
+            for begin in range(later * MS, SECOND // 2, 10 * MS)
+        )
+        for number in range(2)
+    ]
+    assert min(worst) == pytest.approx(max(worst), abs=0.004)
+    assert min(worst) > -0.0115
