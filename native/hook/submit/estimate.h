@@ -57,6 +57,13 @@ class Estimates {
         return true;
     }
 
+    // What a launch of it is expected to take: one that was never timed takes what kernels of this program usually
+    // do.
+    uint64_t expected(const Entry& e) const {
+        const uint32_t known = e.nanoseconds.load(std::memory_order_relaxed);
+        return known != kUnknown ? known : usual_.load(std::memory_order_relaxed);
+    }
+
     // This launch could not be timed, so time the next one.
     static void sample_next(Entry& e) { e.until_sample.store(1, std::memory_order_relaxed); }
 
@@ -74,6 +81,7 @@ class Estimates {
     // believed at once: nothing makes a kernel look shorter than it is.
     // While others run on the device (`shared`) a sample above the estimate says nothing.
     void learn(uint64_t key, uint64_t sample_ns, bool first, bool shared) {
+        if (first) usually(sample_ns);
         Entry& e = find(key);
         if (e.key.load(std::memory_order_relaxed) != key) return;  // the entry went to another kernel meanwhile
         uint64_t old = e.nanoseconds.load(std::memory_order_relaxed);
@@ -91,8 +99,15 @@ class Estimates {
     }
 
   private:
+    // An average over the kernels, of which a neighbour's time slice in the middle of one is no part.
+    void usually(uint64_t sample_ns) {
+        const uint64_t usual = usual_.load(std::memory_order_relaxed);
+        usual_.store(uint32_t((7 * usual + std::min(sample_ns, 4 * usual)) / 8), std::memory_order_relaxed);
+    }
+
     static constexpr uint64_t kEntries = 4096;
     std::array<Entry, kEntries> entries_;
+    std::atomic<uint32_t> usual_{kUnknown};
 };
 
 }  // namespace gemlet::hook

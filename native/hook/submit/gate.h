@@ -73,7 +73,7 @@ template <class Call>
         sampled = !quiet && pacer.begin_sample(stream, key, first, sample);
         if (quiet) Estimates::sample_next(estimate);
     }
-    const uint64_t ns = estimate.nanoseconds.load(relaxed);
+    const uint64_t ns = pacer.estimates.expected(estimate);
     const CUresult result = call_driver(stream, call);
     if (sampled) pacer.end_sample(stream, sample);
     stream.memo_key.store(key, relaxed);

@@ -18,6 +18,7 @@
 
 #include "hook/lookup/cuda_api.h"
 #include "hook/submit/estimate.h"
+#include "hook/submit/sample_budget.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -115,7 +116,7 @@ class Pacer {
     uint64_t inflight() const { return inflight_.load(std::memory_order_relaxed); }
 
     // Records the begin event of a timed launch. False if the launch cannot be timed now (capture, no events
-    // left).
+    // left, too many were).
     bool begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample);
     void end_sample(Stream& stream, Sample& sample);
 
@@ -159,6 +160,7 @@ class Pacer {
     void wait_for_room(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns);
     void wait_for_last_moment(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns);
 
+    SampleBudget budget_;
     std::mutex recording_, mutex_;
     std::deque<Mark> marks_;
     // What the mark stands for that is being recorded.

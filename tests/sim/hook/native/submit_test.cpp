@@ -5,6 +5,7 @@
 #include "check.h"
 #include "hook/submit/estimate.h"
 #include "hook/submit/patience.h"
+#include "hook/submit/sample_budget.h"
 #include "hook/submit/waits.h"
 
 using namespace gemlet::hook;
@@ -148,6 +149,41 @@ static void samples_of_a_shared_device() {
     CHECK(ns() > 2 * kMs);  // it has grown indeed
 }
 
+static void kernels_that_were_never_timed() {
+    const auto table = std::make_unique<Estimates>();
+    const auto key = [](uint64_t grid) { return Estimates::key(&kUs, grid); };
+    Estimates::count(table->find(key(0)), key(0));
+    CHECK(table->expected(table->find(key(0))) == Estimates::kUnknown);
+    for (uint64_t grid = 1; grid <= 64; ++grid) {
+        CHECK(Estimates::count(table->find(key(grid)), key(grid)));
+        table->learn(key(grid), 5 * kUs, true, false);
+    }
+    CHECK(table->expected(table->find(key(1))) == 5 * kUs);
+    auto& fresh = table->find(key(1000));
+    Estimates::count(fresh, key(1000));
+    CHECK(table->expected(fresh) < 6 * kUs && table->expected(fresh) >= 5 * kUs);
+    // Slices of neighbours fall into few of the samples.
+    table->learn(key(1000), 20 * kMs, true, true);
+    CHECK(table->expected(table->find(key(0))) < 10 * kUs);
+    // The kernels have become long.
+    for (uint64_t grid = 2000; grid < 2050; ++grid) table->learn(key(grid), 2 * kMs, true, false);
+    CHECK(table->expected(table->find(key(0))) > 1 * kMs);
+}
+
+static void few_kernels_are_timed() {
+    SampleBudget budget;
+    uint64_t now = 70 * kMs;
+    for (uint64_t i = 0; i < SampleBudget::kAtOnce; ++i) CHECK(budget.take(now));
+    CHECK(!budget.take(now));
+    uint64_t taken = 0;
+    for (int i = 0; i < 10'000; ++i) taken += budget.take(now += 100 * kUs);
+    CHECK(taken == 1'000 * kMs / SampleBudget::kEach);
+    now += 60'000 * kMs;  // nothing is saved up beyond the first
+    taken = 0;
+    for (int i = 0; i < 1'000; ++i) taken += budget.take(now);
+    CHECK(taken == SampleBudget::kAtOnce);
+}
+
 int main() {
     short_pauses_are_granted_and_long_ones_are_not();
     pauses_that_ended_a_turn_count_for_what_the_program_did();
@@ -155,4 +191,6 @@ int main() {
     a_pause_counts_for_no_more_than_twice_what_is_granted();
     threads_that_wait();
     samples_of_a_shared_device();
+    kernels_that_were_never_timed();
+    few_kernels_are_timed();
 }
