@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemlet.errors import InvalidValue
 from gemlet.kube import names, unit_claims
-from gemlet.kube.ask import ATTRIBUTES, Ask, asks, for_container
+from gemlet.kube.ask import ATTRIBUTES, Annotations, Ask, asks
 from gemlet.kube.escape import check_escape
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.request import (
@@ -60,15 +60,15 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     holders = _check_holders(pod)
     if not asked:
         _check_lone_annotations(annotations, holders, pod)
-    for number in sorted({*asked, *holders}):
-        check_escape(pod, _containers(pod)[number], f"spec.containers[{number}]")
+    containers = _containers(pod)
+    check_escape(pod, [(f"spec.containers[{number}]", containers[number]) for number in sorted({*asked, *holders})])
     if not asked:
         return []
     if cluster.face == "dra":
         claims = claim_names(pod, asked)
         _check_claimants(pod, set(claims.values()))
         for number in asked:
-            _check_no_other_gpu(number, (_containers(pod)[number].get("resources") or {}).get("limits") or {})
+            _check_no_other_gpu(number, (containers[number].get("resources") or {}).get("limits") or {})
         return [*said, *_claims(pod, asked, claims)]
     return [operation for number, ask in asked.items() for operation in _counted(pod, number, ask, cluster)]
 
@@ -82,7 +82,8 @@ def claim_names(pod: Mapping[str, Any], asked: Mapping[int, Ask]) -> dict[int, s
     """The name that the claim of each container has in the pod. Not by number: what comes later may add containers."""
     if len(asked) == 1:
         return dict.fromkeys(asked, CLAIM)
-    return {number: _claim_name(_containers(pod)[number]["name"]) for number in asked}
+    containers = _containers(pod)
+    return {number: _claim_name(containers[number]["name"]) for number in asked}
 
 
 def is_claim_name(name: str) -> bool:
@@ -237,10 +238,13 @@ def _check_init_containers(pod: Mapping[str, Any]) -> None:
 
 def _check_claimants(pod: Mapping[str, Any], ours: set[str]) -> None:
     """Of the claims that are added: any container of the pod may name them."""
-    for kind, containers in (("initContainers", _init_containers(pod)), ("containers", _containers(pod))):
-        for number, container in enumerate(containers):
-            if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or []):
-                check_escape(pod, container, f"spec.{kind}[{number}]")
+    claimants = [
+        (f"spec.{kind}[{number}]", container)
+        for kind, containers in (("initContainers", _init_containers(pod)), ("containers", _containers(pod)))
+        for number, container in enumerate(containers)
+        if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or [])
+    ]
+    check_escape(pod, claimants)
 
 
 def _check_holders(pod: Mapping[str, Any]) -> list[int]:
@@ -258,8 +262,9 @@ def _asks(container: Mapping[str, Any]) -> bool:
 
 def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], pod: Mapping[str, Any]) -> None:
     # Limit, class and resident memory without amounts apply to a slot, or to a claim of the pod's own.
+    each = Annotations(annotations)
     for container in _containers(pod):
-        own = for_container(annotations, container["name"])
+        own = each.of(container["name"])
         limit_annotation(own, 1)
         priority_annotation(own)
         resident_annotation(own, sys.maxsize)

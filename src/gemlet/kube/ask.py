@@ -37,45 +37,56 @@ class Ask:
     together: Together | None = None
 
 
+class Annotations:
+    """A pod's annotations by whom they are meant for. Each is read once: a pod may have thousands, and as many
+    containers that are asked for one after the other."""
+
+    def __init__(self, annotations: Mapping[str, str]) -> None:
+        self._all = annotations
+        self._of_pod = {name: value for name, value in annotations.items() if name.startswith(_OF_POD)}
+        self.named: dict[str, dict[str, str]] = {}  # by container, of those that have some of their own
+        for name, value in annotations.items():
+            container, separator, key = name.partition(_OF_CONTAINER)
+            if separator:
+                self.named.setdefault(container, {})[f"{_OF_POD}{key}"] = value
+
+    def of(self, container: str) -> dict[str, str]:
+        """What is meant for one container, under the names that a pod's have."""
+        is_meant = self._all.get(names.ANNOTATION_CONTAINER) in (None, container)
+        return (self._of_pod if is_meant else {}) | self.named.get(container, {})
+
+
 def for_container(annotations: Mapping[str, str], container: str) -> dict[str, str]:
-    """What of a pod's annotations is meant for one container, under the names that a pod's have."""
-    meant = {}
-    if annotations.get(names.ANNOTATION_CONTAINER) in (None, container):
-        meant = {name: value for name, value in annotations.items() if name.startswith(_OF_POD)}
-    own = f"{container}{_OF_CONTAINER}"
-    return meant | {
-        name.removeprefix(f"{container}."): value for name, value in annotations.items() if name.startswith(own)
-    }
+    """As `Annotations.of`."""
+    return Annotations(annotations).of(container)
 
 
 def named(annotations: Mapping[str, str]) -> set[str]:
     """The containers that have annotations of their own."""
-    found = (name.partition(_OF_CONTAINER) for name in annotations)
-    return {container for container, separator, _ in found if separator}
+    return set(Annotations(annotations).named)
 
 
 def asks(pod: Mapping[str, Any], *, most: int | None = None) -> dict[int, Ask]:
     """What containers ask for, by their number in the pod. ``most``: as in `checked_memory`. Raises BadRequest."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     containers = [container["name"] for container in (pod.get("spec") or {}).get("containers") or []]
-    for name in sorted(named(annotations) - set(containers)):
+    each = Annotations(annotations)
+    for name in sorted(each.named.keys() - set(containers)):
         field = next(key for key in sorted(annotations) if key.startswith(f"{name}{_OF_CONTAINER}"))
         raise BadRequest(
             f"metadata.annotations[{field}]",
             f"is for container {name}, which the pod does not have",
             hint=suggest.hint(name, containers),
         )
-    meant = _meant(annotations, containers)
     found = {}
-    for number in meant:
-        ask = _ask(for_container(annotations, containers[number]), most)
+    for number in _meant(annotations, set(each.named), containers):
+        ask = _ask(each.of(containers[number]), most)
         if ask is not None:
             found[number] = ask
     return found
 
 
-def _meant(annotations: Mapping[str, str], containers: list[str]) -> list[int]:
-    own = named(annotations)
+def _meant(annotations: Mapping[str, str], own: set[str], containers: list[str]) -> list[int]:
     name = annotations.get(names.ANNOTATION_CONTAINER)
     field = f"metadata.annotations[{names.ANNOTATION_CONTAINER}]"
     known = suggest.listed(containers)

@@ -95,6 +95,7 @@ def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
     A container can be in one share only, and nothing of its own may take it out of that.
     """
     spec, claims = pod["spec"], _claims_of(pod)
+    held: list[tuple[str, Mapping[str, Any]]] = []
     for kind in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(kind) or []):
             shares = sorted(name for name, claim in _used(container, claims, pod).items() if claim in ours)
@@ -105,7 +106,8 @@ def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
                     hint="ask for several GPUs in one claim, with count or with several requests",
                 )
             if shares:
-                check_escape(pod, container, f"spec.{kind}[{number}]")
+                held.append((f"spec.{kind}[{number}]", container))
+    check_escape(pod, held)
 
 
 def _used(

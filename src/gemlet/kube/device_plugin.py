@@ -174,10 +174,13 @@ class Allocations:
 
 
 def _check_escape(seen: dict[str, Any], name: str) -> None:
-    for kind in ("initContainers", "containers"):
-        for number, container in enumerate(seen["spec"].get(kind) or []):
-            if container["name"] == name:
-                check_escape(seen, container, f"spec.{kind}[{number}]")
+    found = [
+        (f"spec.{kind}[{number}]", container)
+        for kind in ("initContainers", "containers")
+        for number, container in enumerate(seen["spec"].get(kind) or [])
+        if container["name"] == name
+    ]
+    check_escape(seen, found)
 
 
 class SlotResource:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gemlet.kube import names
-from gemlet.kube.ask import for_container
+from gemlet.kube.ask import Annotations
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.units import MEMORY_UNIT
 
@@ -27,13 +27,14 @@ def by_annotations(pod: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[dict
     """
     containers = list((pod.get("spec") or {}).get("containers") or [])
     annotations = dict((pod.get("metadata") or {}).get("annotations") or {})
+    each = Annotations(dict(annotations))
     operations = []
     for number, container in enumerate(containers):
         resources = container.get("resources") or {}
         limits = resources.get("limits") or {}
         if not all(name in limits for name in UNITS):
             continue
-        said = for_container(annotations, container["name"])
+        said = each.of(container["name"])
         if not {names.ANNOTATION_MEMORY, names.ANNOTATION_COMPUTE} & said.keys():
             compute, memory = (int(parse_quantity(str(limits[name]))) for name in UNITS)
             annotations[f"{container['name']}.{names.ANNOTATION_COMPUTE}"] = str(compute)
