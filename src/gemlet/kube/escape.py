@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 # A pod's own value for one of these would undo what the share sets.
 _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT")
 _FORBIDDEN_ENV_PREFIXES = ("GEMLET_", "GEMINI_", "NVIDIA_")
-# Which runtimes take for devices to inject, where they are configured to see a pod's annotations.
-_CHOOSING_ANNOTATIONS = ("cdi.k8s.io/", "io.kubernetes.cri-o.Devices")
+# Which runtimes, and their plugins, take for devices to inject, where they are configured to see a pod's annotations.
+_CHOOSING_ANNOTATIONS = ("io.kubernetes.cri-o.Devices", "devices.crio.io")
+_CHOOSING_DOMAINS = (".cdi.k8s.io", ".nri.io", ".noderesource.dev")  # NVIDIA's own plugin has one below the first
 
 
 def _parts(path: str) -> tuple[str, ...]:
@@ -41,15 +42,17 @@ _OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
 _CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
 # Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
-# or units as root; what such programs are configured by, CDI and the preload file among it; their state.
+# or units as root; what such programs are configured by, CDI and the preload file among it; their state. What is in
+# /ostree and /sysroot is all of it once more, where the system is an image (OpenShift's CoreOS, Fedora's).
 _HOST_TREES = _trees(
-    "/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib", "/var/log", "/var/snap", "/var/spool",
-    "/var/vcap",
+    "/boot", "/dev", "/etc", "/ostree", "/proc", "/root", "/run", "/sys", "/sysroot", "/var/lib", "/var/log",
+    "/var/roothome", "/var/snap", "/var/spool", "/var/vcap",
 )  # fmt: skip
 # What the host runs as root.
 _PROGRAM_TREES = _trees(
-    "/bin", "/home/kubernetes", "/lib", "/lib32", "/lib64", "/nix", "/opt/bin", "/opt/cni", "/opt/nvidia", "/sbin",
-    "/snap", "/usr",
+    "/bin", "/home/kubernetes", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt/bin", "/opt/cni",
+    "/opt/containerd", "/opt/nvidia", "/opt/rke2", "/sbin", "/snap", "/usr", "/var/home/kubernetes", "/var/opt/bin",
+    "/var/opt/cni", "/var/opt/containerd", "/var/opt/nvidia", "/var/opt/rke2", "/var/usrlocal",
 )  # fmt: skip
 
 _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
@@ -62,7 +65,7 @@ def check_escape(pod: Mapping[str, Any], containers: Iterable[tuple[str, Mapping
     if not held:
         return
     for name in (pod.get("metadata") or {}).get("annotations") or {}:
-        if name.startswith(_CHOOSING_ANNOTATIONS):
+        if name.startswith(_CHOOSING_ANNOTATIONS) or f".{name.partition('/')[0]}".endswith(_CHOOSING_DOMAINS):
             raise BadRequest(
                 f"metadata.annotations[{name}]",
                 "chooses devices by the runtime",

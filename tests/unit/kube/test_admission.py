@@ -263,6 +263,12 @@ def mounted(path, **volume):
                 "/opt/bin",  # Flatcar
                 "/home/kubernetes/bin",  # GKE
                 "/nix/store",
+                "/opt/rke2/bin",
+                "/sysroot/ostree/deploy/rhcos/var/lib/kubelet",  # CoreOS: the same once more
+                "/ostree",
+                "/var/roothome/.ssh",
+                "/var/usrlocal/bin",
+                "/var/opt/cni",
             )
         ],
     ],
@@ -364,7 +370,12 @@ def test_an_init_container_has_no_share_of_its_own():
     [
         "cdi.k8s.io/mine",
         "cdi.k8s.io/",
+        "nvidia.cdi.k8s.io/container.c0",  # NVIDIA's plugin of container runtimes
+        "cdi-devices.nri.io/container.c0",
+        "cdi-devices.noderesource.dev",
+        "devices.noderesource.dev/pod",
         "io.kubernetes.cri-o.Devices",
+        "devices.crio.io",
     ],
 )
 @pytest.mark.parametrize("face", [SLOTS, UNITS, DRA])
@@ -372,6 +383,7 @@ def test_annotations_that_choose_devices_are_refused(name, face):
     with pytest.raises(BadRequest, match="chooses devices"):
         patch(pod(SHARE | {name: "nvidia.com/gpu=all"}), face)
     assert patch(pod({name: "nvidia.com/gpu=all"}), face) == [], "a pod that asks for no share is not touched"
+    assert patch(pod(SHARE | {"henri.io/x": "1"}), face)
 
 
 @pytest.mark.parametrize("cluster", [SLOTS, UNITS, DRA])
