@@ -7,6 +7,7 @@ whole within milliseconds, and it makes another connection where an idle one has
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,16 @@ from gemlet.serve.server.frontend.handshakes import Handshakes
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
 MOST_CONNECTIONS = 64  # each takes 270 KiB, by TLS
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the apiserver stops at 3 MiB an object
 MOST_BYTES = 4 * MAX_REVIEW_BYTES
 MOST_PARTS = 250_000  # of JSON in a review, each of which takes up to 130 bytes; a pod of 10 KB has 500
-MOST_CHARACTERS = 256 * 1024  # of a text: of all annotations together, for Kubernetes; of a variable 128 KiB, for Linux
 REVIEW_SECONDS = 10.0
+ANSWER_SECONDS = 10.0
+KERNEL_BYTES = PIECE_BYTES = 64 * 1024
+UNTAKEN_BYTES = 16 * 1024  # of an answer, for which nobody waits
 END_SECONDS = 1.0  # for a client to take the end of TLS
 
 
@@ -44,49 +47,75 @@ def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> 
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listening = socket.create_server((address, port), family=family, backlog=1024)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)  # else the kernel keeps up to 4 MiB each
     return Handshakes([listening], tls, connection, MOST_CONNECTIONS, end_s=END_SECONDS)
 
 
 class Reviews:
-    """Those that are on their way."""
+    """Those that are on their way, and their answers."""
 
     def __init__(self) -> None:
-        self._coming: dict[asyncio.Task[Any], int] = {}  # bytes that each may have, the oldest first
+        self._there: dict[asyncio.Task[Any], int] = {}  # bytes that each may have, the oldest first
 
-    async def body(self, request: web.Request) -> bytes:
-        """Raises HTTPException; the connection ends where others need the room."""
+    @contextlib.contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        """Room for ``size`` bytes of the task that enters, which is cancelled where others need it. One at a time."""
         task = asyncio.current_task()
         assert task is not None
-        length = request.content_length
-        self._coming[task] = MAX_REVIEW_BYTES if length is None else min(length, MAX_REVIEW_BYTES)
-        while sum(self._coming.values()) > MOST_BYTES:
-            oldest = next(iter(self._coming))
-            del self._coming[oldest]
+        self._there[task] = size
+        while sum(self._there.values()) > MOST_BYTES:
+            oldest = next(iter(self._there))
+            del self._there[oldest]
             oldest.cancel()
         try:
-            async with asyncio.timeout(REVIEW_SECONDS):
-                body = await request.read()
-        except TimeoutError:
-            raise web.HTTPRequestTimeout(text=f"the review did not come within {REVIEW_SECONDS:g} s\n") from None
+            yield
         finally:
-            self._coming.pop(task, None)
+            self._there.pop(task, None)
+
+    async def body(self, request: web.Request) -> bytes | web.Response:
+        """Of a review, or what is to be answered to what is none. The connection ends where others need the room.
+
+        No exceptions: those that answers are made of keep the frames that they came through, megabytes among them,
+        until Python looks for cycles.
+        """
+        length = request.content_length
+        if length is not None and length > MAX_REVIEW_BYTES:
+            return _too_large(f"a review has at most {MAX_REVIEW_BYTES} bytes\n")
+        read = bytearray()  # not by the request, which would keep it until its answer has been taken
+        with self.held(MAX_REVIEW_BYTES if length is None else length):
+            try:
+                async with asyncio.timeout(REVIEW_SECONDS):
+                    while part := await request.content.readany():
+                        read += part
+                        if len(read) > MAX_REVIEW_BYTES:
+                            return _too_large(f"a review has at most {MAX_REVIEW_BYTES} bytes\n")
+            except TimeoutError:
+                return web.Response(status=408, text=f"the review did not come within {REVIEW_SECONDS:g} s\n")
         # Empty lists alone would take 30 times their text, more than the chart gives the webhook, and seconds.
-        if sum(map(body.count, (b",", b"[", b"{"))) > MOST_PARTS:
-            raise web.HTTPRequestEntityTooLarge(MAX_REVIEW_BYTES, len(body), text="a review has too many parts\n")
-        return body
+        if sum(map(read.count, (b",", b"[", b"{"))) > MOST_PARTS:
+            return _too_large("a review has too many parts\n")
+        return bytes(read)
+
+    async def send(self, request: web.Request, reply: bytes) -> web.StreamResponse:
+        """Answers ``request``, in the room that the answer was given; who does not take it loses the connection."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.content_length = len(reply)
+        transport = request.transport
+        try:
+            if transport is None:
+                raise ConnectionResetError
+            transport.set_write_buffer_limits(UNTAKEN_BYTES)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await response.prepare(request)
+                for at in range(0, len(reply), PIECE_BYTES):  # of what is given to TLS at once it says nothing more
+                    await response.write(reply[at : at + PIECE_BYTES])
+                await response.write_eof()
+        except BaseException:
+            if transport is not None:
+                transport.abort()  # closing would wait for the rest to be taken
+            raise
+        return response
 
 
-def check_texts(request: Mapping[str, Any]) -> None:
-    """Raises ValueError for a text that no pod can have: a refusal quotes some, and takes four bytes a character for
-    each copy that it makes."""
-    left: list[Any] = [request]
-    while left:
-        value = left.pop()
-        if isinstance(value, str):
-            if len(value) > MOST_CHARACTERS:
-                raise ValueError(f"a text has more than {MOST_CHARACTERS} characters")
-        elif isinstance(value, dict):
-            left += value
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
+def _too_large(text: str) -> web.Response:
+    return web.Response(status=413, text=text)

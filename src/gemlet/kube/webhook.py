@@ -13,13 +13,14 @@ import re
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from aiohttp import web
 
+from gemlet import own_memory
 from gemlet.decoding import from_json
-from gemlet.kube import admission, api_server, room, translate
+from gemlet.kube import admission, api_server, pod_shape, room, translate
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
 
@@ -40,7 +41,12 @@ TRANSLATE_PATH = "/translate-v1-pod"
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # it becomes a part of a path of the apiserver
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 MESSAGE_CHARACTERS = 4000
+MOST_PATCH = 1024 * 1024  # it repeats annotations, for which Kubernetes has 256 KiB, claims and resources
 API_VERSION = "admission.k8s.io/v1"
+
+
+# An answer, and the namespace in which templates are to be made of asks.
+Decision = tuple[bytes, "tuple[str, list[Ask]] | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +64,37 @@ class WebhookOptions:
     api: Access | None = None  # to make templates with; None where annotations do not become claims
 
 
+class Kind(msgspec.Struct):
+    kind: pod_shape.Text = ""
+
+
+class Request(msgspec.Struct, rename={"dry_run": "dryRun"}):
+    """What is read of one. ``uid``: comes back in the answer."""
+
+    uid: Annotated[str, msgspec.Meta(max_length=256)]
+    kind: Kind = msgspec.field(default_factory=Kind)
+    namespace: pod_shape.Text | None = None
+    object: dict[str, Any] | None = None
+    dry_run: bool | None = None
+
+
 class Review(msgspec.Struct):
     """What is read of an AdmissionReview."""
 
-    request: dict[str, Any]
+    request: Request
 
 
 def answer(review: Review, change: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> dict[str, Any]:
-    """The review that goes back: allowed with the patch that ``change`` makes, or refused with a message. Raises
-    LookupError, TypeError."""
+    """The review that goes back: allowed with the patch that ``change`` makes, or refused with a message. Raises one of
+    ``UNREADABLE``."""
     request = review.request
-    response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
-    pod = request.get("object")
-    if pod and request.get("kind", {}).get("kind") == "Pod":
+    response: dict[str, Any] = {"uid": request.uid, "allowed": True}
+    pod = request.object
+    if pod and request.kind.kind == "Pod":
+        pod_shape.check(pod)
         try:
             operations = change(pod)
+            patch = _encoded(operations)
         except BadRequest as error:
             response |= {
                 "allowed": False,
@@ -80,8 +102,7 @@ def answer(review: Review, change: Callable[[dict[str, Any]], list[dict[str, Any
             }
         else:
             if operations:
-                patch = base64.b64encode(msgspec.json.encode(operations)).decode()
-                response |= {"patchType": "JSONPatch", "patch": patch}
+                response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
@@ -94,25 +115,36 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
 
     reviews = room.Reviews()
 
-    async def mutate(request: web.Request) -> web.Response:
-        body = await reviews.body(request)
-        try:
-            review = from_json(body, Review)
-            room.check_texts(review.request)
-            reply = answer(review, changes[request.path])
-            made = maker is not None and request.path == PATH and "patch" in reply["response"]
-            asked = _claimed(review) if made else None
-        except UNREADABLE as error:
-            # failurePolicy decides; for a pod that asks for a share that is Fail.
-            logger.warning("review not understood: %r", error)
-            raise web.HTTPBadRequest(text=f"not an AdmissionReview of a pod: {error}\n") from None
+    def decided(body: bytes, path: str) -> Decision:
+        """The answer, and what is to be made for it. A function, so that of the review nothing stays while it waits."""
+        review = from_json(body, Review)
+        reply = answer(review, changes[path])
         response = reply["response"]
         if not response["allowed"]:
-            name = f"{review.request.get('namespace')}/{_name(review.request)}"
+            name = f"{review.request.namespace}/{_name(review.request)}"
             logger.info("pod=%s refused: %s", name, response["status"]["message"])
-        if maker is not None and asked is not None:
-            await maker.ahead(*asked)
-        return web.json_response(reply)
+        asked = _claimed(review) if maker is not None and path == PATH and "patch" in response else None
+        return msgspec.json.encode(reply), asked
+
+    async def mutate(request: web.Request) -> web.StreamResponse:
+        body = await reviews.body(request)
+        if isinstance(body, web.Response):
+            return body
+        decision: Decision | web.Response
+        try:
+            decision = decided(body, request.path)
+        except UNREADABLE as error:
+            # failurePolicy decides; for a pod that asks for a share that is Fail.
+            logger.warning("review not understood: %s", repr(error))
+            decision = web.Response(status=400, text=f"not an AdmissionReview of a pod: {error}\n")
+        del body  # the answer may wait
+        if isinstance(decision, web.Response):
+            return decision
+        reply, asked = decision
+        with reviews.held(len(reply)):
+            if maker is not None and asked is not None:
+                await maker.ahead(*asked)
+            return await reviews.send(request, reply)
 
     async def ready(request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -124,6 +156,7 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
 
 async def run(options: WebhookOptions, certificate: Certificate) -> None:
     """Runs until SIGTERM or SIGINT. Raises OSError if the port is taken."""
+    own_memory.give_back()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -149,10 +182,20 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
 
 def _claimed(review: Review) -> tuple[str, list[Ask]] | None:
     """The namespace of a pod that is really being made, and what its containers ask for."""
-    namespace = review.request.get("namespace")
-    if review.request.get("dryRun") or not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
+    request = review.request
+    if request.dry_run or request.object is None or not NAMESPACE.fullmatch(request.namespace or ""):
         return None
-    return namespace, admission.claimed(review.request["object"])
+    return request.namespace or "", admission.claimed(request.object)
+
+
+def _encoded(operations: list[dict[str, Any]]) -> bytes:
+    """Raises BadRequest for a patch that nobody needs: the answer waits until it is taken."""
+    patch = msgspec.json.encode(operations)
+    if len(patch) > MOST_PATCH:
+        raise BadRequest(
+            "spec", f"would be changed by {len(patch)} bytes", hint="take out of annotations and claims what is large"
+        )
+    return patch
 
 
 def _short(message: str) -> str:
@@ -161,6 +204,6 @@ def _short(message: str) -> str:
     return message if len(message) <= 2 * half else f"{message[:half]} ... {message[-half:]}"
 
 
-def _name(request: dict[str, Any]) -> str:
-    meta = request.get("object", {}).get("metadata") or {}
+def _name(request: Request) -> str:
+    meta = (request.object or {}).get("metadata") or {}
     return str(meta.get("name") or meta.get("generateName") or "?")

@@ -33,7 +33,7 @@ def test_any_review():
             response = reply["response"]
             assert response["allowed"] or response["status"]["message"], (fuzzing.SEED, data)
             if response["allowed"] and "patch" in response:
-                check_mounts(msgspec.json.decode(data)["request"]["object"], data)
+                check_mounts(msgspec.json.decode(data, type=Review).request.object, data)
             msgspec.json.encode(reply)
     assert understood
 

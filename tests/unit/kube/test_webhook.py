@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import gzip
 import io
 import json
 import logging
+import socket
 import ssl
+import tracemalloc
 
 import aiohttp
 import pytest
@@ -231,9 +234,9 @@ def test_a_certificate_is_changed_without_a_failed_admission(authority, tmp_path
     serve(scenario, authority, tmp_path)
 
 
-async def connected(client):
+async def connected(client, **more):
     port = int(client.url.rsplit(":", 1)[1].split("/")[0])
-    return await asyncio.open_connection("localhost", port, ssl=client.context)
+    return await asyncio.open_connection("localhost", port, ssl=client.context, **more)
 
 
 async def until_the_end(reader):
@@ -302,6 +305,127 @@ def test_a_review_of_countless_parts_is_not_made_into_objects(authority, tmp_pat
         assert read == []
         large = {f"large{number}": "x" * 200_000 for number in range(30)}
         assert (await client.review(SHARE | large))["allowed"]
+
+    serve(scenario, authority, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda request, texts: request.update(uid=texts),
+        lambda request, texts: request.update(uid="u" * 300),
+        lambda request, texts: request.update(namespace=texts),
+        lambda request, texts: request["object"]["metadata"].update(name=texts),
+        lambda request, texts: request["object"]["metadata"]["annotations"].update({"gemlet.dev/memory": texts}),
+        lambda request, texts: request["object"]["metadata"]["annotations"].update({"gemlet.dev/priority": texts}),
+        lambda request, texts: request["object"]["spec"]["containers"][0].update(
+            resources={"limits": {"gemlet.dev/share": texts}}
+        ),
+        lambda request, texts: request["object"]["spec"]["containers"][0].update(
+            resources={"requests": {"nvidia.com/gpu": texts}}
+        ),
+        lambda request, texts: request["object"]["spec"].update(schedulerName=texts),
+    ],
+)
+def test_a_list_in_the_place_of_a_text_is_not_quoted(authority, tmp_path, change):
+    """A refusal made copies of it, with escapes: 450 MB of a review of 8 MB."""
+    write(authority, tmp_path)
+    asked = review(dict(SHARE))
+    change(asked["request"], ["x" * 100] * 10)
+
+    async def scenario(client, _):
+        status, text = await client.post(asked)
+        assert (status, len(text) < 300) == (400, True)
+        client.url = client.url.replace(webhook.PATH, webhook.TRANSLATE_PATH)
+        assert (await client.post(asked))[0] == 400
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_nothing_of_a_review_that_is_refused_waits_for_the_collector(authority, tmp_path):
+    write(authority, tmp_path)
+    large = {"large": "x" * 250_000}
+    wrong = [review(SHARE | large, uid=5), review(SHARE | large | {"gemlet.dev/compute": "0"})]
+    parts = json.dumps(review(SHARE | large)).encode() + b"," * room.MOST_PARTS
+
+    async def scenario(client, _):
+        await client.post(wrong[0])
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for body in (*wrong, parts) * 8:
+                await client.post(body)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert kept < 8 * 250_000
+
+    serve(scenario, authority, tmp_path)
+
+
+async def asking(client, body):
+    """A connection whose review has been sent, and whose answer nobody takes."""
+    port = int(client.url.rsplit(":", 1)[1].split("/")[0])
+    narrow = socket.socket()
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    narrow.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(narrow, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(
+        sock=narrow, ssl=client.context, server_hostname="localhost", limit=1024
+    )
+    writer.write(b"POST /mutate-v1-pod HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    await writer.drain()
+    return reader, writer
+
+
+def with_a_large_answer():
+    asked = review(dict(SHARE))
+    asked["request"]["object"]["spec"]["containers"][0]["resources"] = {"x": ["y" * 250_000] * 4}
+    return json.dumps(asked).encode()
+
+
+def test_answers_that_nobody_takes_make_room(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "MOST_BYTES", 3_000_000)  # of two
+    write(authority, tmp_path)
+    body = with_a_large_answer()
+
+    async def scenario(client, _):
+        waiting = [await asking(client, body) for _ in range(6)]
+        assert (await client.review(SHARE))["allowed"]
+        for reader, _ in waiting[:4]:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(len(body))
+        for _, writer in waiting:
+            writer.transport.abort()
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_an_answer_that_nobody_takes_is_not_waited_for(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "ANSWER_SECONDS", 0.1)
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        body = with_a_large_answer()
+        reader, writer = await asking(client, body)
+        await asyncio.sleep(0.5)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(len(body))
+        writer.transport.abort()
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_a_pod_that_would_be_changed_by_megabytes_is_refused(authority, tmp_path):
+    write(authority, tmp_path)
+    asked = review(dict(SHARE))
+    asked["request"]["object"]["spec"]["containers"][0]["resources"] = {"x": ["y" * 250_000] * 5}
+
+    async def scenario(client, _):
+        status, text = await client.post(asked)
+        assert (status, json.loads(text)["response"]["allowed"]) == (200, False)
 
     serve(scenario, authority, tmp_path)
 
