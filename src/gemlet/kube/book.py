@@ -120,15 +120,17 @@ class ShareBook:
                 return
             if known.granted != share.granted:
                 self._check_room(share)
-            if known.group != share.group:
-                for other in self._in_the_way_of(share):
-                    await self._close(other.id)
-                await self._daemon.remove(known.group)
-            self.shares[share.id] = share  # first, so that `restore` does not take the group for a stranger
+            # At once, so that what starts at the same time finds it taken, and `restore` knows the group.
+            self.shares[share.id] = share
             try:
+                if known.group != share.group:
+                    for other in self._in_the_way_of(share):
+                        await self._close(other.id)
+                    await self._daemon.remove(known.group)
                 await self._apply(share)
             except BaseException:
-                self.shares[share.id] = known
+                if self.shares.get(share.id) is share:  # else it was in the way of another, and is closed
+                    self.shares[share.id] = known
                 raise
             await self._save()
 

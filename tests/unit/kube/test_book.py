@@ -15,6 +15,7 @@ from gemlet.kube import book as book_module
 from gemlet.kube import cdi, checkpoint
 from gemlet.kube.book import NoRoom
 from gemlet.kube.request import Amounts
+from gemlet.kube.share import Share
 from tests.unit.kube import fakes
 
 FIRST, SECOND = fakes.FIRST, fakes.SECOND
@@ -88,6 +89,53 @@ def test_a_gpu_is_never_given_out_beyond_what_it_has(node, run):
     with pytest.raises(NoRoom, match=r"memory: 71Gi .* 10Gi of 80Gi"):
         run(node.book.open(fakes.claim_share("u3", granted=fakes.amounts(memory=71, compute=10))))
     run(node.book.open(fakes.claim_share("u4", gpus=(SECOND,), granted=fakes.amounts(memory=71, compute=100))))
+
+
+def units(number):
+    nothing = Amounts(memory=0, compute=10, limit=10)
+    name = f"units-{number}"
+    return Share(
+        id=name,
+        group=name,
+        gpus=(FIRST,),
+        granted=nothing,
+        amounts=nothing,
+        devices={"gemlet.dev/compute-units": (name,)},
+    )
+
+
+def test_containers_that_start_at_the_same_time_share_what_there_is(node, run, monkeypatch):
+    """The kubelet says what memory units have when their containers start, and starts several at a time."""
+    remove = node.daemon.remove
+
+    async def slowly(group):
+        await asyncio.sleep(0)
+        await remove(group)
+
+    monkeypatch.setattr(node.daemon, "remove", slowly)
+
+    async def both():
+        opened = [await node.book.open(units(number)) for number in range(2)]
+        known = [
+            msgspec.structs.replace(share, group=f"default/p{number}/c", granted=fakes.amounts(memory=50, compute=10))
+            for number, share in enumerate(opened)
+        ]
+        results = await asyncio.gather(*map(node.book.change, known), return_exceptions=True)
+        assert sorted(type(result).__name__ for result in results) == ["NoRoom", "NoneType"]
+        assert sum(share.granted.memory for share in node.book.shares.values()) == 50 * 1024**3
+        await node.book.restore()
+        (late,) = [number for number, result in enumerate(results) if result is not None]
+        assert set(node.daemon.opened) == {f"default/p{1 - late}/c", f"units-{late}"}, "it may be tried again"
+
+    run(both())
+
+
+def test_a_share_stays_what_it_was_if_its_group_cannot_be_removed(node, run):
+    share = run(node.book.open(units(0)))
+    node.daemon.busy.add(share.group)
+    with pytest.raises(Refused):
+        run(node.book.change(msgspec.structs.replace(share, group="default/p/c", granted=fakes.amounts(memory=50))))
+    assert node.book.shares[share.id] == share
 
 
 def test_a_share_of_two_gpus_counts_on_both(node, run):
