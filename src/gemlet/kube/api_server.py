@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 10.0
 WATCH_SECONDS = 300
+# Of a list. Who may make pods decides how many there are and what is in them, up to 1.5 MB each: a page is as many as
+# PAGE_OBJECTS that have no more than PAGE_BYTES, of which objects in Python are up to 20 times.
+PAGE_OBJECTS = 400
+PAGE_BYTES = 4 * 1024 * 1024
 
 
 class ApiError(GemletError):
@@ -34,6 +38,10 @@ class ApiError(GemletError):
     def __init__(self, message: str, *, status: int = 0, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+
+
+class _TooLong(Exception):
+    """An answer is longer than what was to be read of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,16 @@ class ApiServer:
     async def get(self, path: str, **query: str) -> Any:
         return await self._ask("GET", path, query=query)
 
+    def listed(self, path: str, **query: str) -> Listing:
+        return Listing(self, path, query)
+
+    async def page(self, path: str, query: dict[str, str], *, most: int | None) -> Any:
+        """As `get`; None for more than ``most`` bytes."""
+        try:
+            return await self._ask("GET", path, query=query, most=most)
+        except _TooLong:
+            return None
+
     async def create(self, path: str, body: Any) -> Any:
         return await self._ask("POST", path, body=body)
 
@@ -125,11 +143,13 @@ class ApiServer:
         while self._free:
             await self._free.pop().close()
 
-    async def _ask(self, method: str, path: str, *, query: dict[str, str] | None = None, body: Any = None) -> Any:
+    async def _ask(
+        self, method: str, path: str, *, query: dict[str, str] | None = None, body: Any = None, most: int | None = None
+    ) -> Any:
         content = None if body is None else json.dumps(body).encode()
         try:
             async with asyncio.timeout(SECONDS):
-                status, text = await self._exchange(method, _target(path, query or {}), content)
+                status, text = await self._exchange(method, _target(path, query or {}), content, most)
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")
                 return json.loads(text)
@@ -138,14 +158,14 @@ class ApiServer:
                 f"{method} {path}: {str(error) or type(error).__name__}", hint="check that the apiserver runs"
             ) from None
 
-    async def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+    async def _exchange(self, method: str, target: str, body: bytes | None, most: int | None) -> tuple[int, bytes]:
         while True:
             used = bool(self._free)
             connection = self._free.pop() if used else await HttpConnection.open(self._access.url, self._access.context)
             kept = False
             try:
                 reply = await connection.ask(method, target, self._headers(), body)
-                text = await _whole(connection)
+                text = await _whole(connection, most)
                 kept = connection.again()
                 return reply.status_code, text
             except HttpError as error:
@@ -166,6 +186,32 @@ class ApiServer:
             raise ApiError(f"{self._access.token} cannot be read: {error.strerror}") from None
 
 
+class Listing:
+    """The objects at a path, page by page, so that a cluster's pods need not fit into memory; an object is given once
+    and not kept. ``version``: from which to watch, once all have been given. Raises ApiError."""
+
+    def __init__(self, api: ApiServer, path: str, query: dict[str, str]) -> None:
+        self._api, self._path, self._query = api, path, query
+        self.version = ""
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        limit, rest = PAGE_OBJECTS, ""
+        while True:
+            query = self._query | {"limit": str(limit)} | ({"continue": rest} if rest else {})
+            page = await self._api.page(self._path, query, most=PAGE_BYTES if limit > 1 else None)
+            if page is None:
+                limit = max(1, limit // 4)
+                continue
+            items, meta = page["items"], page["metadata"]
+            del page
+            items.reverse()
+            while items:
+                yield items.pop()
+            self.version, rest = meta["resourceVersion"], meta.get("continue") or ""
+            if not rest:
+                return
+
+
 @asynccontextmanager
 async def connected(access: Access) -> AsyncIterator[ApiServer]:
     """The apiserver for as long as it is entered."""
@@ -180,8 +226,14 @@ def _target(path: str, query: dict[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-async def _whole(connection: HttpConnection) -> bytes:
-    return b"".join([part async for part in connection.body()])
+async def _whole(connection: HttpConnection, most: int | None = None) -> bytes:
+    """Raises _TooLong."""
+    read = bytearray()
+    async for part in connection.body():
+        read += part
+        if most is not None and len(read) > most:
+            raise _TooLong
+    return bytes(read)
 
 
 def _refusal(status: int, text: bytes, what: str) -> ApiError:

@@ -53,11 +53,12 @@ class HttpConnection:
         given = {"Host": self._host, "Accept": "application/json", **headers}
         if body is not None:
             given |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        events: list[h11.Event] = [h11.Request(method=method, target=target, headers=list(given.items()))]
-        events += [h11.Data(data=body)] if body is not None else []
-        events.append(h11.EndOfMessage())
         self._heard = False
         try:
+            # What cannot be said in HTTP is an error here, too, such as a token of half a file.
+            events: list[h11.Event] = [h11.Request(method=method, target=target, headers=list(given.items()))]
+            events += [h11.Data(data=body)] if body is not None else []
+            events.append(h11.EndOfMessage())
             for event in events:
                 self._writer.write(self._state.send(event) or b"")
             await self._writer.drain()

@@ -59,11 +59,10 @@ class PodFollower:
 
     async def _follow(self) -> None:
         selector = f"spec.nodeName={self._node}"
-        pods = await self._api.get("/api/v1/pods", fieldSelector=selector)
-        for pod in pods["items"]:
+        pods = self._api.listed("/api/v1/pods", fieldSelector=selector)
+        async for pod in pods:
             await self._apply(pod)
-        version = pods["metadata"]["resourceVersion"]
-        async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=version):
+        async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=pods.version):
             if kind in ("ADDED", "MODIFIED"):
                 await self._apply(pod)
             elif kind == "DELETED":

@@ -33,6 +33,7 @@ OLD_SECONDS = 3600.0  # a template this old that no pod names goes; younger ones
 RETRY_SECONDS = 2.0
 AHEAD_SECONDS = 1.0  # for which an admission waits
 AHEAD_PER_MINUTE = 30  # a review may come from any pod, and be of none: what it asks for stays for OLD_SECONDS
+MOST_MISSED = 8  # of the templates that one pod names and nobody makes; a pod may name any number, and gets one event
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 
 
@@ -77,10 +78,9 @@ class TemplateMaker:
             asked = {admission.template_name(ask): ask for ask in asks(pod).values()}
         except BadRequest:
             asked = {}  # annotations changed since: the template that is named is not ours to guess
-        for name in named:
-            if name not in asked:
-                await self._miss(meta, name)
-                continue
+        for name in [name for name in named if name not in asked][:MOST_MISSED]:
+            await self._miss(meta, name)
+        for name in asked.keys() & set(named):
             await self._create(meta["namespace"], asked[name])
         return any((meta["namespace"], name) in self._made for name in named)
 
@@ -118,17 +118,24 @@ class TemplateMaker:
         """Makes a template that was deleted again if a pod names it. Raises ApiError."""
         namespace, name = template["metadata"]["namespace"], template["metadata"]["name"]
         self._made.discard((namespace, name))
-        pods = await self._api.get(f"/api/v1/namespaces/{namespace}/pods")
-        for pod in pods["items"]:
+        async for pod in self._api.listed(f"/api/v1/namespaces/{namespace}/pods"):
             if name in named_templates(pod) and await self.try_to_make(pod):
                 logger.info("template=%s/%s made again", namespace, name)
                 return
 
     async def sweep(self, now: datetime) -> list[str]:
         """Removes old templates of ours that no pod names; returns their names. Raises ApiError."""
-        templates = await self._api.get(TEMPLATES, labelSelector=f"{names.LABEL_MANAGED}=gemlet")
-        pods = await self._api.get("/api/v1/pods")
-        gone = unused(templates["items"], pods["items"], now)
+        old = [
+            _place(template)
+            async for template in self._api.listed(TEMPLATES, labelSelector=f"{names.LABEL_MANAGED}=gemlet")
+            if is_old(template, now)
+        ]
+        used = {
+            (pod["metadata"]["namespace"], name)
+            async for pod in self._api.listed("/api/v1/pods")
+            for name in named_templates(pod)
+        }
+        gone = [place for place in old if place not in used]
         for namespace, name in gone:
             await self._api.delete(f"{templates_path(namespace)}/{name}")
             self._made.discard((namespace, name))
@@ -163,12 +170,12 @@ class TemplateMaker:
         while True:
             try:
                 self._made.clear()  # somebody may have deleted one
-                pods = await self._api.get("/api/v1/pods")
-                self._told &= {pod["metadata"]["uid"] for pod in pods["items"]}
-                for pod in pods["items"]:
+                pods, there = self._api.listed("/api/v1/pods"), set()
+                async for pod in pods:
+                    there.add(pod["metadata"]["uid"])
                     await self.try_to_make(pod)
-                version = pods["metadata"]["resourceVersion"]
-                async for kind, pod in self._api.watch("/api/v1/pods", resourceVersion=version):
+                self._told &= there
+                async for kind, pod in self._api.watch("/api/v1/pods", resourceVersion=pods.version):
                     if kind == "ADDED":
                         await self.try_to_make(pod)
             except ApiError as error:
@@ -179,11 +186,11 @@ class TemplateMaker:
         ours = f"{names.LABEL_MANAGED}=gemlet"
         while True:
             try:
-                present = await self._api.get(TEMPLATES, labelSelector=ours)
+                present = self._api.listed(TEMPLATES, labelSelector=ours)
                 # What nobody has seen being deleted: a namespace can go and come back under the same name.
-                self._made &= {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in present["items"]}
-                version = present["metadata"]["resourceVersion"]
-                async for kind, template in self._api.watch(TEMPLATES, labelSelector=ours, resourceVersion=version):
+                self._made &= {_place(template) async for template in present}
+                watch = self._api.watch(TEMPLATES, labelSelector=ours, resourceVersion=present.version)
+                async for kind, template in watch:
                     if kind == "DELETED":
                         await self.deleted(template)
             except ApiError as error:
@@ -200,13 +207,11 @@ class TemplateMaker:
                 logger.warning("templates: %s", error)
 
 
-def unused(templates: Iterable[dict[str, Any]], pods: Iterable[dict[str, Any]], now: datetime) -> list[tuple[str, str]]:
-    """Namespace and name of the templates that are old and that no pod names."""
-    used = {(pod["metadata"]["namespace"], name) for pod in pods for name in named_templates(pod)}
-    found = []
-    for template in templates:
-        meta = template["metadata"]
-        age = now - datetime.fromisoformat(meta["creationTimestamp"])
-        if age.total_seconds() >= OLD_SECONDS and (meta["namespace"], meta["name"]) not in used:
-            found.append((meta["namespace"], meta["name"]))
-    return found
+def is_old(template: dict[str, Any], now: datetime) -> bool:
+    """Whether nothing that has been admitted can still come to name it."""
+    age = now - datetime.fromisoformat(template["metadata"]["creationTimestamp"])
+    return age.total_seconds() >= OLD_SECONDS
+
+
+def _place(template: dict[str, Any]) -> tuple[str, str]:
+    return template["metadata"]["namespace"], template["metadata"]["name"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemlet.errors import DaemonUnreachable, Refused
 from gemlet.kube.api_server import ApiError
@@ -15,6 +15,9 @@ from gemlet.kube.inventory import Gpu
 from gemlet.kube.pod_resources import Assignments
 from gemlet.kube.request import Amounts
 from gemlet.kube.share import Pod, Share, share_id_of_claim
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 GIB = 1024**3
 FIRST = "GPU-00000000-0000-0000-0000-00000000000a"
@@ -67,6 +70,22 @@ class FakeApi:
         if path not in self.objects:
             raise ApiError(f"GET {path}: 404 not found", status=404)
         return self.objects[path]
+
+    def listed(self, path: str, **query: str) -> FakeListing:
+        return FakeListing(self, path)
+
+
+class FakeListing:
+    """A list of `FakeApi`."""
+
+    version = "1"
+
+    def __init__(self, api: FakeApi, path: str) -> None:
+        self._api, self._path = api, path
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        for item in (await self._api.get(self._path))["items"]:
+            yield item
 
 
 class FakeKubelet:

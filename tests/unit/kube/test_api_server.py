@@ -29,7 +29,16 @@ async def pods(request):
         if request.query["resourceVersion"] == "old":
             await reply.write(b'{"type": "ERROR", "object": {"message": "too old resource version"}}\n')
         return reply
+    if "limit" in request.query:
+        return web.json_response(page(int(request.query.get("continue", 0)), int(request.query["limit"])))
     return web.json_response({"items": [], "token": request.headers.get("Authorization"), "query": dict(request.query)})
+
+
+def page(at, limit):
+    """Of a hundred objects, every tenth of which is long."""
+    numbers = range(at, min(100, at + limit))
+    meta = {"resourceVersion": "7"} | ({"continue": str(at + limit)} if at + limit < 100 else {})
+    return {"items": [{"n": number, "text": "" if number % 10 else LONG} for number in numbers], "metadata": meta}
 
 
 async def nested(request):
@@ -81,6 +90,13 @@ def test_objects_are_read_and_made_with_a_token_that_may_change(tmp_path):
         assert (await api.get("/pods"))["token"] == "Bearer two"
         assert await api.create("/pods", {"a": 1}) == {"a": 1}
         await api.delete("/pods")
+        for damaged in (b"tok\0en", b"to\nken", b"\xff\xfe", b"t\xc3\xb6ken", b"x" * 100_000):
+            token.write_bytes(damaged)
+            with pytest.raises(ApiError, match="/pods"):
+                await api.get("/pods")
+            with pytest.raises(ApiError, match="/pods"):
+                async for _ in api.watch("/pods"):
+                    pass
         token.unlink()
         with pytest.raises(ApiError, match="cannot be read"):
             await api.get("/pods")
@@ -118,6 +134,31 @@ def test_a_watch_gives_whole_objects_however_long():
         with pytest.raises(ApiError, match="too old"):
             async for _ in api.watch("/pods", resourceVersion="old"):
                 pass
+
+    with_server(scenario)
+
+
+def test_a_list_comes_in_pages_that_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(api_server, "PAGE_BYTES", 1_000_000)
+    read, whole = [], api_server._whole
+
+    async def measured(connection, most):
+        text = await whole(connection, most)
+        read.append(len(text))
+        return text
+
+    monkeypatch.setattr(api_server, "_whole", measured)
+
+    async def scenario(api):
+        pods = api.listed("/pods")
+        assert [pod["n"] async for pod in pods] == list(range(100))
+        assert pods.version == "7"
+        assert len(read) > 2
+        assert max(read) <= 1_000_000
+        read.clear()
+        monkeypatch.setattr(api_server, "PAGE_BYTES", 1000)
+        assert [pod["n"] async for pod in api.listed("/pods")] == list(range(100)), "one that is longer comes alone"
+        assert max(read) < 2 * len(LONG)
 
     with_server(scenario)
 

@@ -282,7 +282,7 @@ class TestTemplates:
         assert "spec.resourceClaims[gemlet].resourceClaimTemplateName: there is no gemlet-" in told["message"]
         assert "leave the claim out and ask by gemlet.dev/memory" in told["message"]
 
-    def test_old_templates_that_no_pod_names_are_unused(self):
+    def test_old_templates_that_no_pod_names_are_removed(self, run):
         now = datetime(2026, 1, 2, tzinfo=UTC)
         name = templates.named_templates(admitted_pod())[0]
 
@@ -290,8 +290,29 @@ class TestTemplates:
             stamp = (now - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
             return {"metadata": {"namespace": "default", "name": name, "creationTimestamp": stamp}}
 
+        class Emptied(FollowedApi):
+            async def delete(self, path):
+                deleted.append(path)
+
+        deleted, api = [], Emptied()
         all_of_them = [made(name, 99999), made("gemlet-old", 99999), made("gemlet-young", 60)]
-        assert templates.unused(all_of_them, [admitted_pod()], now) == [("default", "gemlet-old")]
+        api.objects[templates.TEMPLATES] = {"items": all_of_them}
+        api.objects["/api/v1/pods"] = {"items": [admitted_pod()]}
+        assert run(templates.TemplateMaker(api).sweep(now)) == ["gemlet-old"]
+        assert deleted == [f"{templates.templates_path('default')}/gemlet-old"]
+
+    def test_a_pod_of_countless_claims_is_asked_about_a_few_times(self, run):
+        class Counting(FollowedApi):
+            async def get(self, path, **query):
+                asked.append(path)
+                return {}
+
+        pod, asked = admitted_pod(), []
+        pod["spec"]["resourceClaims"] = [
+            {"name": f"gemlet-{number}", "resourceClaimTemplateName": f"t{number}"} for number in range(1000)
+        ]
+        assert not run(templates.TemplateMaker(Counting()).make(pod))
+        assert len(asked) <= 10
 
 
 def test_metrics_carry_the_names_of_kubernetes():
