@@ -43,6 +43,7 @@ INVENTORY_SECONDS = 10.0
 RESTORE_SECONDS = 2.0
 REAP_SECONDS = 15.0
 PUBLISH_SECONDS = 5.0
+METRICS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,8 @@ class Agent:
         teller = LossTeller(self._api, self._book, self._gpus)
         made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run(), teller.run()]
         if options.port is not None:
-            made.append(http_pages.serve({"/metrics": self._metrics, "/healthz": self._healthy}, options.port))
+            metrics = http_pages.for_all(self._metrics, METRICS_SECONDS)
+            made.append(http_pages.serve({"/metrics": metrics, "/healthz": self._healthy}, options.port))
         return made
 
     async def _watch_gpus(self) -> None:

@@ -33,6 +33,22 @@ class Page:
     status: int = 200
 
 
+def for_all(make: Callable[[], Awaitable[Page]], seconds: float) -> Callable[[], Awaitable[Page]]:
+    """A page that is made once for all who ask for it while it is being made, and within ``seconds`` after that began:
+    every pod may ask without end, and what it takes to make is not theirs."""
+    made: asyncio.Future[Page] | None = None
+    begun = 0.0
+
+    async def page() -> Page:
+        nonlocal made, begun
+        now = asyncio.get_running_loop().time()
+        if made is None or (made.done() and not 0 <= now - begun < seconds):
+            made, begun = asyncio.ensure_future(make()), now
+        return await asyncio.shield(made)
+
+    return page
+
+
 async def serve(pages: Mapping[str, Callable[[], Awaitable[Page]]], port: int) -> None:
     """Serves ``pages`` by their path until cancelled. Raises OSError if the port is taken."""
 

@@ -16,7 +16,7 @@ from gemlet.errors import GemletError
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
 from gemlet.kube.device_plugin import error_message
-from gemlet.kube.pod_event import warning
+from gemlet.kube.pod_event import MAX_TEXT, warning
 from gemlet.kube.request import in_force
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class PodFollower:
         self._api = api
         self._book = book
         self._node = node
-        self._complained: dict[str, str] = {}
+        self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
         """A pod as it is now. Raises ApiError."""
@@ -98,8 +98,10 @@ class PodFollower:
             await self._complain(share, meta, error_message(error))
 
     async def _complain(self, share: Share, meta: dict[str, Any], text: str) -> None:
+        text = text[:MAX_TEXT]  # it quotes an annotation, of up to 256 KiB
         if self._complained.get(share.id) == text:
             return
+        self._complained = {name: told for name, told in self._complained.items() if name in self._book.shares}
         self._complained[share.id] = text
         logger.warning("pod=%s/%s annotations not applied: %s", meta["namespace"], meta["name"], text)
         try:

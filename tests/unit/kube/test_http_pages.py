@@ -120,3 +120,29 @@ def test_who_does_not_read_the_answer_ends(monkeypatch):
                     break
 
     with_pages(scenario)
+
+
+def test_a_page_is_made_once_for_all_who_ask_at_a_time():
+    """Any pod may ask for the metrics without end: each time the daemon was asked for its status, and the answers that
+    the kubelet waits for came after that."""
+
+    async def scenario():
+        made, go_on = [], asyncio.Event()
+
+        async def make():
+            made.append(len(made))
+            await go_on.wait()
+            return Page(str(len(made)))
+
+        page = http_pages.for_all(make, 3600.0)
+        gone, *asking = [asyncio.create_task(page()) for _ in range(50)]
+        await asyncio.sleep(0)
+        gone.cancel()  # who asked first has hung up
+        await asyncio.sleep(0)
+        go_on.set()
+        assert {await each for each in asking} == {Page("1")}
+        assert await page() == Page("1")
+        fresh = http_pages.for_all(make, 0.0)
+        assert [await fresh(), await fresh()] == [Page("2"), Page("3")]
+
+    asyncio.run(scenario())

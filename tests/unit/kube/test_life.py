@@ -131,6 +131,15 @@ class TestFollower:
         assert "compute-limit]: 7 is not valid: expected 25" in event["message"]
         assert node.daemon.opened["default/s0"][0].limit == 25
 
+    def test_what_was_told_of_shares_that_are_gone_is_forgotten(self, node, run):
+        """Each kept the annotation that it was about, and whoever may make pods may make them one after the other."""
+        follower = PodFollower(FollowedApi(), node.book, "n1")
+        for number in range(5):
+            run(node.book.open(slot_share(number)))
+            run(follower._apply(seen_pod(priority=f"{number}" * 250_000)))
+            run(node.book.close(f"claim-s{number}"))
+        assert sum(len(text) for text in follower._complained.values()) < 2000
+
     def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
         run(node.book.open(slot_share()))
