@@ -61,6 +61,7 @@ class ShareBook:
         self.unaccounted = set(loaded.unaccounted) - set(self.shares)
         if loaded.damage is not None:
             self._keep_all(loaded.damage)
+        self._withheld: dict[str, set[str]] = {}  # from new containers, by share: uids of the pods for which it is
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._there: Counter[str] = Counter()  # who has each of them, or waits for it
         self._saving = asyncio.Lock()
@@ -141,6 +142,18 @@ class ShareBook:
                 await self._forget(share_id)
             await self._close(share_id)
 
+    def withhold(self, share_id: str, pod: str) -> None:
+        """Lets no container start in the share of a claim while there is the pod with that uid. Raises OSError."""
+        self._withheld.setdefault(share_id, set()).add(pod)
+        cdi.remove(self._cdi, share_id)
+
+    def release(self, share_id: str, pod: str) -> None:
+        """Undoes `withhold` for one pod. Raises OSError."""
+        pods = self._withheld.get(share_id, set())
+        pods.discard(pod)
+        if not pods and self._withheld.pop(share_id, None) is not None and share_id in self.shares:
+            self._write_file(self.shares[share_id])
+
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
         return await self._daemon.shares() - {share.group for share in self.shares.values()}
@@ -164,7 +177,8 @@ class ShareBook:
 
     def incomplete(self, groups: set[str]) -> bool:
         """Whether `restore` has something to do, the daemon having ``groups``."""
-        with_file = {share.id for share in self.shares.values() if share.claim is not None}
+        claims = {share.id for share in self.shares.values() if share.claim is not None}
+        with_file = claims - self._withheld.keys()
         known = {share.group for share in self.shares.values()}
         return (
             not (known <= groups if self.unaccounted else known == groups)
@@ -199,8 +213,12 @@ class ShareBook:
             await self._daemon.remove(share.group)
             await self._daemon.open(share, self.socket(share.id), device=device)
         if share.claim is not None:
-            cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share)))
+            self._write_file(share)
         self.unaccounted.discard(share.id)
+
+    def _write_file(self, share: Share) -> None:
+        if share.id not in self._withheld:
+            cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share)))
 
     def _keep_all(self, damage: str) -> None:
         # Raises OSError: were the next save the only checkpoint there is, nobody could tell what was lost.
@@ -228,6 +246,7 @@ class ShareBook:
         # One that is in the way of another is closed for that one, maybe while its pod's end closes it, too.
         if self.shares.get(share_id) is share:
             del self.shares[share_id]
+            self._withheld.pop(share_id, None)
         await self._save()
 
     async def _undo(self, share: Share, *, ask: bool) -> None:

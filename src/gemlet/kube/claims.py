@@ -89,6 +89,18 @@ def container_of(pod: Mapping[str, Any], claim: str) -> str:
     return users[0] if len(users) == 1 else ""
 
 
+def used_by(pod: Mapping[str, Any], ours: set[str]) -> set[str]:
+    """Those of the claims ``ours`` that containers of ``pod`` use."""
+    claims = _claims_of(pod)
+    return {
+        claim
+        for kind in ("initContainers", "containers")
+        for container in pod["spec"].get(kind) or []
+        for claim in _used(container, claims, pod).values()
+        if claim in ours
+    }
+
+
 def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
     """Raises BadRequest if a container of ``pod`` cannot be held to its share, the claims ``ours`` being shares.
 

@@ -74,6 +74,10 @@ class FakeApi:
     def listed(self, path: str, **query: str) -> FakeListing:
         return FakeListing(self, path)
 
+    async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Any]]:
+        for event in ():
+            yield event
+
 
 class FakeListing:
     """A list of `FakeApi`."""

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gemlet.daemon.status import ClientStatus, GroupStatus, SwapStatus
-from gemlet.kube import metrics, reaper, templates
+from gemlet.kube import cdi, metrics, reaper, templates
 from gemlet.kube.admission import patch, template_name
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import asks
@@ -109,6 +109,14 @@ def seen_pod(**given):
     return {"metadata": {"namespace": "default", "name": "p", "uid": "u", "annotations": notes}, "spec": {}}
 
 
+def claiming_pod(name, claim, **container):
+    uses = {"name": "c", "resources": {"claims": [{"name": "gpu"}]}}
+    return {
+        "metadata": {"namespace": "default", "name": name, "uid": name},
+        "spec": {"containers": [uses | container], "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]},
+    }
+
+
 class TestFollower:
     def test_a_changed_annotation_changes_the_share(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
@@ -139,6 +147,55 @@ class TestFollower:
             run(follower._apply(seen_pod(priority=f"{number}" * 250_000)))
             run(node.book.close(f"claim-s{number}"))
         assert sum(len(text) for text in follower._complained.values()) < 2000
+
+    def test_no_container_starts_in_a_share_that_a_later_pod_would_leave(self, node, run):
+        """The kubelet has a claim prepared once, and says nothing of the pods that come to use it."""
+        api = FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        run(node.book.open(fakes.claim_share("u2")))
+        run(follower._apply(claiming_pod("good", "u1")))
+        assert len(cdi.share_ids(node.cdi)) == 2
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        for _ in range(2):
+            run(follower._apply(hostile))
+            assert cdi.share_ids(node.cdi) == {"claim-u2"}
+        ((_, event),) = api.created
+        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
+        assert "env[LD_PRELOAD]" in event["message"]
+        assert not node.book.incomplete(set(node.daemon.opened)), "it is not put back"
+        run(node.book.restore())
+        run(node.book.open(fakes.claim_share("u1")))
+        assert cdi.share_ids(node.cdi) == {"claim-u2"}
+        run(follower._apply(hostile | {"status": {"phase": "Failed"}}))
+        assert len(cdi.share_ids(node.cdi)) == 2
+        changed = claiming_pod("good", "u1")
+        changed["metadata"]["annotations"] = {"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}
+        run(follower._apply(changed))
+        assert cdi.share_ids(node.cdi) == {"claim-u2"}
+        run(node.book.close("claim-u1"))
+        run(node.book.open(fakes.claim_share("u1")))
+        assert len(cdi.share_ids(node.cdi)) == 2, "what is closed is forgotten"
+
+    def test_a_pod_that_went_unseen_withholds_nothing(self, node, run):
+        class Listing(FollowedApi):
+            async def watch(self, path, **query):
+                yield "ADDED", claiming_pod("hostile", "u1", securityContext={"privileged": True})
+                seen.append(cdi.share_ids(node.cdi))
+                yield "DELETED", claiming_pod("hostile", "u1")
+                seen.append(cdi.share_ids(node.cdi))
+                yield "ADDED", claiming_pod("again", "u1", securityContext={"privileged": True})
+
+        api, seen = Listing(), []
+        api.objects["/api/v1/pods"] = {"items": []}
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower._follow())
+        assert seen == [set(), {"claim-u1"}]
+        assert cdi.share_ids(node.cdi) == set()
+        api.watch = fakes.FakeApi.watch.__get__(api)
+        run(follower._follow())
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
 
     def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
