@@ -164,6 +164,9 @@ def agent(
 @click.option(
     "--plain-memory", type=options.Size(), help="Memory that it becomes; default: all of a GPU's (--gpu-memory)"
 )
+@click.option(
+    "--keep", type=DIRECTORY, multiple=True, help="A directory of the nodes that no pod with a share may mount"
+)
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
@@ -177,6 +180,7 @@ def webhook(
     oversubscribe: float,
     plain_compute: int,
     plain_memory: int | None,
+    keep: tuple[Path, ...],
     address: str,
     port: int,
     kubeconfig: Path | None,
@@ -205,6 +209,7 @@ def webhook(
             face=cast("Face", face),
             gpu_memory=int(gpu_memory * oversubscribe) if gpu_memory is not None else None,
             slots_per_gpu=slots,
+            kept=tuple(map(str, keep)),
         ),
         defaults=Defaults(gpu_memory=gpu_memory, compute=plain_compute, memory=plain_memory),
         address=address,

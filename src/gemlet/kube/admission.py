@@ -39,11 +39,13 @@ MOST_CHECKS = 100_000  # at annotations and volumes, for each container at all o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What admission knows of the cluster. Sizes are those of the largest GPU, None where that is not known."""
+    """What admission knows of the cluster. Sizes are those of the largest GPU, None where that is not known.
+    ``kept``: as in `check_escape`."""
 
     face: Face = "slots"
     gpu_memory: int | None = None
     slots_per_gpu: int = 4
+    kept: tuple[str, ...] = ()
 
 
 def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
@@ -61,12 +63,13 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     if not asked:
         _check_lone_annotations(annotations, holders, pod)
     containers = _containers(pod)
-    check_escape(pod, [(f"spec.containers[{number}]", containers[number]) for number in sorted({*asked, *holders})])
+    held = [(f"spec.containers[{number}]", containers[number]) for number in sorted({*asked, *holders})]
+    check_escape(pod, held, cluster.kept)
     if not asked:
         return []
     if cluster.face == "dra":
         claims = claim_names(pod, asked)
-        _check_claimants(pod, set(claims.values()))
+        _check_claimants(pod, set(claims.values()), cluster.kept)
         for number in asked:
             _check_no_other_gpu(number, (containers[number].get("resources") or {}).get("limits") or {})
         return [*said, *_claims(pod, asked, claims)]
@@ -236,7 +239,7 @@ def _check_init_containers(pod: Mapping[str, Any]) -> None:
             )
 
 
-def _check_claimants(pod: Mapping[str, Any], ours: set[str]) -> None:
+def _check_claimants(pod: Mapping[str, Any], ours: set[str], kept: tuple[str, ...]) -> None:
     """Of the claims that are added: any container of the pod may name them."""
     claimants = [
         (f"spec.{kind}[{number}]", container)
@@ -244,7 +247,7 @@ def _check_claimants(pod: Mapping[str, Any], ours: set[str]) -> None:
         for number, container in enumerate(containers)
         if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or [])
     ]
-    check_escape(pod, claimants)
+    check_escape(pod, claimants, kept)
 
 
 def _check_holders(pod: Mapping[str, Any]) -> list[int]:

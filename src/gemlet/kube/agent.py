@@ -240,4 +240,5 @@ def _host(options: AgentOptions) -> Host:
         access=options.access,
         simulated=simulated,
         preload_file=str(hook.with_name("ld.so.preload")) if options.preload_file else None,
+        kept=tuple(map(str, (options.directory, options.kubelet, options.cdi, options.endpoint.directory))),
     )

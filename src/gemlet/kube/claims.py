@@ -14,7 +14,7 @@ from gemlet.kube.request import Amounts, BadRequest, Settings, checked_memory, c
 from gemlet.kube.share import Pod, Share, share_id_of_claim
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from gemlet.kube.inventory import Gpu
 
@@ -101,8 +101,9 @@ def used_by(pod: Mapping[str, Any], ours: set[str]) -> set[str]:
     }
 
 
-def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
+def check_pod(pod: Mapping[str, Any], ours: set[str], kept: Iterable[str] = ()) -> None:
     """Raises BadRequest if a container of ``pod`` cannot be held to its share, the claims ``ours`` being shares.
+    ``kept``: as in `check_escape`.
 
     A container can be in one share only, and nothing of its own may take it out of that.
     """
@@ -119,7 +120,7 @@ def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
                 )
             if shares:
                 held.append((f"spec.{kind}[{number}]", container))
-    check_escape(pod, held)
+    check_escape(pod, held, kept)
 
 
 def _used(

@@ -141,7 +141,7 @@ class Allocations:
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
         seen = await self._pods(pod)
-        _check_escape(seen, pod.container)
+        _check_escape(seen, pod.container, self.book.host.kept)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
         group = f"{pod.namespace}/{pod.name}/{pod.container}"
         await self.book.change(msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts))
@@ -173,14 +173,14 @@ class Allocations:
         raise GemletError(f"this node has no GPU {uuid}", hint="check `nvidia-smi -L`: the GPU may have been taken out")
 
 
-def _check_escape(seen: dict[str, Any], name: str) -> None:
+def _check_escape(seen: dict[str, Any], name: str, kept: Sequence[str]) -> None:
     found = [
         (f"spec.{kind}[{number}]", container)
         for kind in ("initContainers", "containers")
         for number, container in enumerate(seen["spec"].get(kind) or [])
         if container["name"] == name
     ]
-    check_escape(seen, found)
+    check_escape(seen, found, kept)
 
 
 class SlotResource:

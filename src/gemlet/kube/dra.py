@@ -128,7 +128,7 @@ class DraDriver:
         }
         for name in claims.pods_of(seen):
             pod = await self._api.get(f"/api/v1/namespaces/{claim.namespace}/pods/{name}")
-            claims.check_pod(pod, ours | {claim.name})
+            claims.check_pod(pod, ours | {claim.name}, self._book.host.kept)
             if name == share.pod.name:  # which its annotations and metrics are by
                 user = msgspec.structs.replace(share.pod, container=claims.container_of(pod, claim.name))
                 share = msgspec.structs.replace(share, pod=user)

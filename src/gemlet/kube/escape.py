@@ -26,8 +26,8 @@ _CHOOSING_DOMAINS = (".cdi.k8s.io", ".nri.io", ".noderesource.dev")  # NVIDIA's 
 
 def _parts(path: str) -> tuple[str, ...]:
     """The names on the way, as the kernel reads them: /run//gemlet and /run/./gemlet are /run/gemlet. Of a long way
-    more of them than any tree here is deep."""
-    parts = tuple(part for part in posixpath.normpath(f"/{path}").split("/", 8) if part)
+    more of them than any tree is deep."""
+    parts = tuple(part for part in posixpath.normpath(f"/{path}").split("/", 64) if part)
     return parts[1:] if parts[:2] == ("var", "run") else parts  # a link to /run in every image and on every node
 
 
@@ -58,9 +58,13 @@ _PROGRAM_TREES = _trees(
 _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
 
 
-def check_escape(pod: Mapping[str, Any], containers: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Raises BadRequest if one of ``containers`` of ``pod`` could leave its share. Each with what names it:
-    spec.containers[0]."""
+def check_escape(
+    pod: Mapping[str, Any], containers: Iterable[tuple[str, Mapping[str, Any]]], kept: Iterable[str] = ()
+) -> None:
+    """Raises BadRequest if one of ``containers`` of ``pod`` could leave its share.
+
+    Each with what names it: spec.containers[0]. ``kept``: directories of nodes that are gemlet's, wherever they are.
+    """
     held = list(containers)
     if not held:
         return
@@ -72,11 +76,12 @@ def check_escape(pod: Mapping[str, Any], containers: Iterable[tuple[str, Mapping
                 hint="remove it: gemlet chooses the GPU",
             )
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
+    host_trees = (*_HOST_TREES, *_trees(*kept))
     meets = functools.cache(_meets)  # any number of mounts may be of one long path
     for where, container in held:
         _check_settings(container, where)
         for mount in container.get("volumeMounts") or []:
-            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", meets)
+            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", meets, host_trees)
 
 
 def _check_settings(container: Mapping[str, Any], where: str) -> None:
@@ -95,7 +100,13 @@ def _check_settings(container: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_mount(mount: Mapping[str, Any], path: str | None, where: str, meets: Callable[[str, _Trees], bool]) -> None:
+def _check_mount(
+    mount: Mapping[str, Any],
+    path: str | None,
+    where: str,
+    meets: Callable[[str, _Trees], bool],
+    host_trees: _Trees,
+) -> None:
     """``path``: of the host, None for what is not of the host."""
     if max(len(mount["mountPath"]), len(path or "")) > _MOST_PATH:
         raise BadRequest(where, f"has a path of more than {_MOST_PATH} bytes", hint="mount what has a shorter one")
@@ -104,7 +115,7 @@ def _check_mount(mount: Mapping[str, Any], path: str | None, where: str, meets: 
         raise BadRequest(at, "hides files that gemlet mounts there", hint="mount it elsewhere")
     if meets(mount["mountPath"], _CHOOSING_TREES):
         raise BadRequest(at, "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
-    if path is not None and meets(path, _HOST_TREES):
+    if path is not None and meets(path, host_trees):
         raise BadRequest(
             at, f"gives access to the host's {path}", hint="mount a directory of data, such as one in /srv or /mnt"
         )

@@ -98,7 +98,7 @@ class PodFollower:
         used = set() if ended or not ours else claims.used_by(seen, set(ours))
         try:
             if used:
-                claims.check_pod(seen, set(ours))
+                claims.check_pod(seen, set(ours), self._book.host.kept)
         except BadRequest as error:
             shares = {ours[name] for name in used}
             before = self._withheld.get(meta["uid"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import difflib
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gemlet.kube import admission, ask, escape
 from gemlet.kube.admission import Cluster, claimed, patch, template, template_name
 from gemlet.kube.ask import Ask, asks
-from gemlet.kube.claims import read_claim
+from gemlet.kube.claims import check_pod, read_claim
 from gemlet.kube.request import Amounts, BadRequest
 from gemlet.model import Priority
 from tests.unit.kube import fakes
@@ -283,6 +284,21 @@ def test_what_would_escape_the_hook_is_refused(container, spec, text, way):
 SLOT = {"resources": {"limits": {"gemlet.dev/share": "1"}}}
 
 
+def test_directories_of_gemlets_are_kept_wherever_they_are():
+    """Where the chart's values name others; whoever sees the shares' sockets may be in any of them."""
+    for path in ("/srv/gemlet", "/srv//gemlet/shares", "/srv", "/mnt/a/b/c/d/e/f/g/h/i/kubelet/pods"):
+        container, spec = mounted("/d", hostPath={"path": path})
+        seen = pod({}, container | SLOT, **spec)
+        assert patch(seen, SLOTS) == []
+        kept = dataclasses.replace(SLOTS, kept=("/srv/gemlet", "/mnt/a/b/c/d/e/f/g/h/i/kubelet"))
+        with pytest.raises(BadRequest, match="host's "):
+            patch(seen, kept)
+        claimed_pod = pod({}, container | {"resources": {"claims": [{"name": "gpu"}]}}, **spec)
+        claimed_pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "u1"}]
+        with pytest.raises(BadRequest, match="host's "):
+            check_pod(claimed_pod, {"u1"}, kept.kept)
+
+
 def test_ordinary_mounts_and_variables_are_welcome():
     for path in ("/srv/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
         container, spec = mounted("/data", hostPath={"path": path})
@@ -448,7 +464,9 @@ def test_annotations_are_read_once_for_all_containers(monkeypatch):
     read, real = [], ask.Annotations.__init__
     monkeypatch.setattr(ask.Annotations, "__init__", lambda self, given: read.append(len(given)) or real(self, given))
     checked, check = [], admission.check_escape
-    monkeypatch.setattr(admission, "check_escape", lambda seen, held: checked.append(len(held)) or check(seen, held))
+    monkeypatch.setattr(
+        admission, "check_escape", lambda seen, held, kept: checked.append(len(held)) or check(seen, held)
+    )
     units = {"gemlet.dev/compute-units": "1", "gemlet.dev/memory-units": "1"}
     containers = [{"name": f"c{number}", "resources": {"limits": units}} for number in range(1000)]
     patch({"metadata": {"annotations": {}}, "spec": {"containers": containers}}, DRA)
