@@ -26,28 +26,39 @@ KUBELET_SOCKET = "kubelet.sock"
 
 
 async def keep_registered(plugin: DevicePlugin, directory: Path, *, look: float = LOOK_SECONDS) -> None:
-    """Runs until cancelled. ``directory`` is the kubelet's device-plugins directory, ``look`` in seconds."""
+    """Runs until cancelled. ``directory`` is the kubelet's device-plugins directory, ``look`` in seconds.
+
+    Raises OSError if the socket cannot be made the first time; later, what stands in the way may pass."""
+    served = False
     socket = directory / f"{plugin.served.resource.replace('/', '-')}.sock"
     while True:
-        kubelet = _identity(directory / KUBELET_SOCKET)
+        kubelet = identity(directory / KUBELET_SOCKET)
         if kubelet is None:
             await asyncio.sleep(look)
             continue
-        socket.unlink(missing_ok=True)
         server = rpc.RpcServer({"v1beta1.DevicePlugin": plugin})
-        await server.start(socket)  # before it registers: the kubelet calls back at once
+        try:
+            socket.unlink(missing_ok=True)
+            await server.start(socket)  # before it registers: the kubelet calls back at once
+        except OSError as error:
+            if not served:
+                raise
+            logger.warning("kubelet resource=%s not served: %s", plugin.served.resource, error)  # a full disk, maybe
+            await asyncio.sleep(look)
+            continue
+        served, own = True, identity(socket)
         try:
             if await _register(plugin, directory, socket.name):
-                own = _identity(socket)
-                while own == _identity(socket) and kubelet == _identity(directory / KUBELET_SOCKET):  # noqa: ASYNC110
+                while own == identity(socket) and kubelet == identity(directory / KUBELET_SOCKET):  # noqa: ASYNC110
                     await asyncio.sleep(look)
                 logger.info("kubelet socket=%s is another one", directory / KUBELET_SOCKET)
             else:
                 await asyncio.sleep(look)
         finally:
             await server.stop()
-            with contextlib.suppress(FileNotFoundError):
-                socket.unlink()
+            if own == identity(socket):  # else it is another agent's
+                with contextlib.suppress(OSError):
+                    socket.unlink()
 
 
 async def _register(plugin: DevicePlugin, directory: Path, endpoint: str) -> bool:
@@ -67,7 +78,8 @@ async def _register(plugin: DevicePlugin, directory: Path, endpoint: str) -> boo
     return True
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def identity(path: Path) -> tuple[int, int, int] | None:
+    """Which file that is, None for none."""
     try:
         status = path.stat()
     except OSError:

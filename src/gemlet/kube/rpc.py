@@ -11,6 +11,7 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from google.protobuf.message import DecodeError
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
@@ -50,6 +51,8 @@ async def call(socket: Path, service: str, name: str, request: Any, *, seconds: 
         raise CallFailed(error.message or error.status.name) from None
     except (OSError, StreamTerminatedError, ProtocolError) as error:
         raise CallFailed(str(error)) from None
+    except (DecodeError, ValueError, AssertionError, NotImplementedError) as error:  # of what is not valid gRPC
+        raise CallFailed(f"its answer cannot be read: {str(error) or type(error).__name__}") from None
     finally:
         channel.close()
 

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from gemlet.errors import GemletError
+from gemlet.kube import rpc
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
@@ -353,6 +354,35 @@ def test_a_restarted_kubelet_is_registered_with_again(setup, run):
             assert len(setup.node.book.shares) == 1, "running pods are left alone"
 
     run(scenario())
+
+
+def test_a_full_disk_when_the_kubelet_restarts_does_not_end_the_agent(setup, run, monkeypatch):
+    start, full = rpc.RpcServer.start, [28, 28]
+
+    async def tried(self, socket):
+        if full:
+            raise OSError(full.pop(), "No space left on device")
+        await start(self, socket)
+
+    async def scenario():
+        async with setup.running(setup.slots()) as (plugin,):
+            monkeypatch.setattr(rpc.RpcServer, "start", tried)
+            await setup.kubelet.stop()
+            await setup.kubelet.start()
+            again = await setup.kubelet.registered.get()
+            assert (again.resource_name, full) == (plugin.resource_name, [])
+
+    run(scenario())
+
+
+def test_a_socket_that_cannot_be_made_at_all_is_an_error(setup, run, monkeypatch):
+    async def never(self, socket):
+        raise OSError(36, "File name too long")
+
+    monkeypatch.setattr(rpc.RpcServer, "start", never)
+    (setup.directory / "kubelet.sock").touch()
+    with pytest.raises(OSError, match="too long"):
+        run(keep_registered(DevicePlugin(setup.slots(), setup.gpus), setup.directory))
 
 
 def test_a_hundred_allocations_are_answered(setup, run):

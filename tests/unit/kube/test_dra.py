@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import socket
 
 import grpc
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from gemlet.kube import cdi, services
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import DraDriver, claim_path
+from gemlet.kube.kubelet_socket import identity
 from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
@@ -262,6 +264,21 @@ async def test_health_names_the_gpu_that_is_gone(setup, kubelet):
 async def test_sockets_that_vanish_are_made_again(setup, kubelet):
     setup.put(allocated("u1"))
     shutil.rmtree(setup.root / "plugins_registry")
+    again = await Kubelet.discover(setup.root)
+    assert (await again.prepare(("u1", "u1")))["u1"].error == ""
+    await again.close()
+
+
+@scenario
+async def test_a_socket_in_the_place_of_ours_is_replaced(setup, kubelet):
+    setup.put(allocated("u1"))
+    place = setup.root / "plugins" / "gemlet.dev" / "dra.sock"
+    place.unlink()
+    with socket.socket(socket.AF_UNIX) as another:
+        another.bind(str(place))
+        theirs = identity(place)
+        while identity(place) in (theirs, None):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
     again = await Kubelet.discover(setup.root)
     assert (await again.prepare(("u1", "u1")))["u1"].error == ""
     await again.close()

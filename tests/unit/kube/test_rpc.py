@@ -161,6 +161,29 @@ def test_a_call_that_fails_says_why(tmp_path, run):
     run(steps())
 
 
+@pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a"])
+def test_garbage_is_a_call_that_fails(tmp_path, run, garbage):
+    """Not the end of the agent."""
+
+    async def steps():
+        server = grpc.aio.server()
+
+        async def answer(request, context):
+            return garbage
+
+        handlers = {"List": grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(LISTER, handlers),))
+        server.add_insecure_port(f"unix:{tmp_path / 'k.sock'}")
+        await server.start()
+        try:
+            with pytest.raises(rpc.CallFailed, match="cannot be read"):
+                await ask(tmp_path / "k.sock")
+        finally:
+            await server.stop(0)
+
+    run(steps())
+
+
 @contextlib.contextmanager
 def listener(path):
     """What takes connections, and says nothing."""
