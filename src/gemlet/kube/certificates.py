@@ -71,4 +71,4 @@ def _load(context: ssl.SSLContext, content: bytes) -> None:
     with tempfile.NamedTemporaryFile() as pair:  # ssl reads files only, and ours may change between two readings
         pair.write(content)
         pair.flush()
-        context.load_cert_chain(pair.name)
+        context.load_cert_chain(pair.name, password=b"")  # else one that needs a password is asked of the terminal

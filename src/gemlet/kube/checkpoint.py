@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 VERSION = 1
+# It becomes the name of a directory, which is removed with all that is in it.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _SHARES = '"shares":['
 _NOT_DECODED = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
@@ -67,10 +70,17 @@ def load(path: Path) -> Loaded:
     shares, damage = [], None
     for raw in document.shares:
         try:
-            shares.append(from_json(raw, Share))
+            shares.append(_share(raw))
         except _NOT_DECODED as error:
             damage = f"an entry is left out: {error}"
-    return Loaded(shares=shares, unaccounted=frozenset(document.unaccounted), damage=damage)
+    return Loaded(shares=shares, unaccounted=frozenset(filter(_ID.fullmatch, document.unaccounted)), damage=damage)
+
+
+def _share(data: bytes | msgspec.Raw) -> Share:
+    share = from_json(data, Share)
+    if not _ID.fullmatch(share.id):
+        raise msgspec.ValidationError(f"{share.id!r} is not the id of a share")
+    return share
 
 
 def set_aside(path: Path, damage: str) -> None:
@@ -97,5 +107,5 @@ def _whole_entries(data: bytes) -> Iterator[Share]:
         while True:
             _, end = decoder.raw_decode(text, place)
             with contextlib.suppress(*_NOT_DECODED):
-                yield from_json(text[place:end].encode(), Share)
+                yield _share(text[place:end].encode())
             place = end + 1  # after the comma

@@ -52,6 +52,21 @@ DAMAGES = {
 }
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../..", "a/../..", "/srv", "a\0", "x" * 250])
+def test_an_id_that_leads_elsewhere_is_damage(node, run, file, name):
+    run(node.book.open(fakes.claim_share("u1")))
+    document = json.loads(file.read_bytes())
+    document["shares"].append(document["shares"][0] | {"id": name, "group": "other/share"})
+    document["unaccounted"] = [name]
+    file.write_text(json.dumps(document))
+    after = node.restart()
+    assert set(after.shares) == {"claim-u1"}
+    run(after.restore())
+    run(after.close(name))
+    assert file.exists()
+    assert Path(after.socket("claim-u1")).exists()
+
+
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_whatever_is_in_use_stays(node, run, file, caplog, damage):
     run(node.book.open(fakes.claim_share("u1")))

@@ -140,7 +140,7 @@ class TestFollower:
         assert node.daemon.opened["default/s0"][0].limit == 25
 
     def test_what_was_told_of_shares_that_are_gone_is_forgotten(self, node, run):
-        """Each kept the annotation that it was about, and whoever may make pods may make them one after the other."""
+        """Each kept the annotation that it was about, and pods may be made one after the other."""
         follower = PodFollower(FollowedApi(), node.book, "n1")
         for number in range(5):
             run(node.book.open(slot_share(number)))

@@ -12,6 +12,8 @@ import json
 import logging
 import socket
 import ssl
+import subprocess
+import sys
 import tracemalloc
 
 import aiohttp
@@ -25,6 +27,7 @@ from gemlet.kube.certificates import Certificate
 from gemlet.kube.translate import Defaults
 from gemlet.kube.webhook import application
 
+serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 trustme = pytest.importorskip("trustme")
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
 
@@ -462,6 +465,31 @@ def test_half_a_certificate_changes_nothing(authority, tmp_path, caplog):
     assert certificate.refresh()
     (tmp_path / "tls.key").unlink()
     assert not certificate.refresh()
+
+
+def test_a_key_with_a_password_is_not_waited_for(authority, tmp_path):
+    """OpenSSL would ask for it, on a terminal or on standard input."""
+    pair = write(authority, tmp_path)
+    key = serialization.load_pem_private_key(pair.private_key_pem.bytes(), None)
+    (tmp_path / "tls.key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    code = (
+        "import sys, pathlib; from gemlet.kube.certificates import Certificate; Certificate(pathlib.Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as asked:
+        try:
+            assert asked.wait(60) != 0
+            assert "not a valid certificate and key" in asked.stderr.read()
+        finally:
+            asked.kill()
 
 
 def test_no_certificate_is_an_error_with_a_hint(tmp_path):
