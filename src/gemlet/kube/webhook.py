@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import logging
 import re
 import signal
@@ -172,6 +173,7 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
         listening = room.listen(runner.server, options.address, options.port, certificate.context)
         stack.push_async_callback(listening.wait_closed)
         stack.callback(listening.close)
+        gc.freeze()  # what is there stays: `room` looks for garbage often
         logger.info("webhook port=%d face=%s", options.port, options.cluster.face)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(task) for task in work]

@@ -43,6 +43,7 @@ class Handshakes:
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[str, dict[socket.socket, None]] = {}  # by address, the oldest first
         self._count = 0
+        self._shaking: set[asyncio.Task[None]] = set()
         self._tasks = {self._loop.create_task(self._accept(each)) for each in self.sockets}
 
     def close(self) -> None:
@@ -70,18 +71,29 @@ class Handshakes:
             self._count += 1
             task = self._loop.create_task(self._shake(accepted, peer))
             self._tasks.add(task)
+            self._shaking.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._shaking.discard)
+            # Those that were ended have to end before more are accepted: each has a buffer of a quarter of a megabyte,
+            # and of those who wait to be accepted, a thousand are there at once.
+            while len(self._shaking) > 2 * self._most:
+                await asyncio.wait(self._shaking, return_when=asyncio.FIRST_COMPLETED)
 
     async def _shake(self, accepted: socket.socket, peer: str) -> None:
         try:
-            with contextlib.suppress(OSError):  # TLS that fails is one
-                await self._loop.connect_accepted_socket(
-                    self._connection,
-                    accepted,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=limits.HEADER_S,
-                    ssl_shutdown_timeout=self._end_s,
-                )
+            if accepted not in self._under_way.get(peer, {}):
+                accepted.close()
+                return  # ended before it began
+            await self._loop.connect_accepted_socket(
+                self._connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=limits.HEADER_S,
+                ssl_shutdown_timeout=self._end_s,
+            )
+        except OSError as error:  # TLS that fails is one
+            # Else a quarter of a megabyte, the buffer of TLS, waits with the frames for Python's collector.
+            error.__traceback__ = None
         finally:
             self._forget(accepted, peer)
 
