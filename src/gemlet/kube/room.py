@@ -33,8 +33,9 @@ END_SECONDS = 1.0  # for a client to take the end of TLS
 
 
 def runner(app: web.Application) -> web.AppRunner:
-    """What is compressed stays so, and is no review: it would be 1000 times what its length says."""
-    return web.AppRunner(app, access_log=None, auto_decompress=False)
+    """What is compressed stays so, and is no review: it would be 1000 times what its length says. What comes after an
+    answer is not read."""
+    return web.AppRunner(app, access_log=None, auto_decompress=False, lingering_time=0)
 
 
 def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> Handshakes:
@@ -87,16 +88,18 @@ class Reviews:
         until Python looks for cycles.
         """
         length = request.content_length
-        if length is not None and length > MAX_REVIEW_BYTES:
+        if length is None:  # the apiserver says it; chunks of one byte each would take a processor
+            refusal = web.Response(status=411, text="a review has a Content-Length\n")
+            refusal.force_close()
+            return refusal
+        if length > MAX_REVIEW_BYTES:
             return _too_large(f"a review has at most {MAX_REVIEW_BYTES} bytes\n")
         read = bytearray()  # not by the request, which would keep it until its answer has been taken
-        with self.held(MAX_REVIEW_BYTES if length is None else length):
+        with self.held(length):
             try:
                 async with asyncio.timeout(REVIEW_SECONDS):
                     while part := await request.content.readany():
                         read += part
-                        if len(read) > MAX_REVIEW_BYTES:
-                            return _too_large(f"a review has at most {MAX_REVIEW_BYTES} bytes\n")
             except TimeoutError:
                 return web.Response(status=408, text=f"the review did not come within {REVIEW_SECONDS:g} s\n")
             except OSError:

@@ -483,6 +483,22 @@ def test_a_client_that_hangs_up_is_no_error_of_ours(authority, tmp_path, caplog)
     assert "Traceback" not in caplog.text
 
 
+def test_chunks_are_not_waited_for(authority, tmp_path):
+    """A processor's whole time went into chunks of one byte from four connections: others waited 3 s."""
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        for path in (webhook.PATH, "/healthz", "/none"):
+            reader, writer = await connected(client)
+            writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n" % path.encode())
+            status = (await reader.readline()).split()[1]
+            assert status == (b"411" if path == webhook.PATH else status)
+            await until_the_end(reader)  # while more may come
+            writer.transport.abort()
+
+    serve(scenario, authority, tmp_path)
+
+
 def test_a_compressed_review_is_not_inflated(authority, tmp_path):
     write(authority, tmp_path)
 
