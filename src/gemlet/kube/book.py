@@ -238,6 +238,8 @@ class ShareBook:
     async def _close(self, share_id: str) -> None:
         share = self.shares.get(share_id)
         if share is None:
+            if self._saved < self._changes:
+                await self._save()  # it was closed, and that could not be written then
             return
         cdi.remove(self._cdi, share_id)  # first: nothing new may start in it
         await self._remove_group(share.group)

@@ -82,6 +82,23 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(node, run, monkeypat
     assert node.leftovers() == []
 
 
+def test_a_share_that_is_closed_on_a_full_disk_is_closed_for_good(node, run, monkeypatch):
+    """Tried again, there is nothing left to close; the checkpoint still named it, and the next start brought it back."""
+    run(node.book.open(fakes.claim_share()))
+    save, full = checkpoint.save, [28]
+
+    def tried(*given):
+        if full:
+            raise OSError(full.pop(), "No space left on device")
+        save(*given)
+
+    monkeypatch.setattr(checkpoint, "save", tried)
+    with pytest.raises(OSError, match="No space left"):
+        run(node.book.close("claim-u1"))
+    run(node.book.close("claim-u1"))
+    assert checkpoint.load(node.path / "checkpoint.json").shares == []
+
+
 def test_a_gpu_is_never_given_out_beyond_what_it_has(node, run):
     run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(memory=10, compute=60))))
     with pytest.raises(NoRoom, match=r"compute: 41 .* 60 of 100"):
