@@ -77,6 +77,7 @@ async def run(options: AgentOptions) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     own_memory.give_back()
     async with AsyncExitStack() as stack:
+        stack.enter_context(host.alone(options.directory))
         api = await stack.enter_async_context(api_server.connected(options.api))
         agent = Agent(options, api)
         async with asyncio.TaskGroup() as tasks:

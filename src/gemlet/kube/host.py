@@ -1,6 +1,7 @@
 """What the agent puts on its node before the first share: the hook, for containers of any image, and directories.
 
 DIRECTORY/checkpoint.json
+DIRECTORY/agent.lock   held by the agent that is there
 DIRECTORY/hook/DIGEST/libgemhook.so.1   one a version: what running programs have mapped is never written to again
 DIRECTORY/hook/DIGEST/ld.so.preload     its path inside containers
 DIRECTORY/hook/DIGEST/libgemhook.so.1.share    a share's socket inside containers, and patience in seconds
@@ -10,18 +11,43 @@ DIRECTORY/shares/ID/gemlet.sock
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import os
 import shutil
 from typing import TYPE_CHECKING
 
+from gemlet.errors import GemletError
 from gemlet.kube import names
 from gemlet.paths import HOOK_LIBRARY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # For the daemon, of programs in a share: a node ends its old one before it starts the next, and may be busy.
 PATIENCE_SECONDS = 60
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Holds ``directory`` against other agents, each of which would remove the shares of the others as unknown to it.
+    The kernel frees it on any death. Raises GemletError if another has it, OSError."""
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(directory / "agent.lock", flags, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise GemletError(
+                f"another agent has {directory}",
+                hint="uninstall one of two installations, or wait for the agent that is ending",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def install_hook(library: Path, directory: Path) -> Path:

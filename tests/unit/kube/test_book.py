@@ -83,7 +83,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(node, run, monkeypat
 
 
 def test_a_share_that_is_closed_on_a_full_disk_is_closed_for_good(node, run, monkeypatch):
-    """Tried again, there is nothing left to close; the checkpoint still named it, and the next start brought it back."""
+    """The next try has nothing left to close, and the checkpoint still named it: the next start brought it back."""
     run(node.book.open(fakes.claim_share()))
     save, full = checkpoint.save, [28]
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
+from gemlet.errors import GemletError
 from gemlet.kube import host
 
 
@@ -38,3 +41,12 @@ def test_the_simulated_driver_is_replaced_and_not_written_to(tmp_path):
 
 def test_nobody_but_root_looks_into_shares(tmp_path):
     assert host.prepare(tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_node_has_one_agent(tmp_path):
+    with host.alone(tmp_path / "gemlet"):
+        with pytest.raises(GemletError, match="another agent") as caught, host.alone(tmp_path / "gemlet"):
+            pass
+        assert "uninstall" in caught.value.hint
+    with host.alone(tmp_path / "gemlet"):
+        pass
