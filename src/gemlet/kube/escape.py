@@ -77,11 +77,11 @@ def check_escape(
             )
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
     host_trees = (*_HOST_TREES, *_trees(*kept))
-    meets = functools.cache(_meets)  # any number of mounts may be of one long path
+    apart = functools.cache(_parts)  # any number of mounts may be of one long path
     for where, container in held:
         _check_settings(container, where)
         for mount in container.get("volumeMounts") or []:
-            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", meets, host_trees)
+            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
 
 
 def _check_settings(container: Mapping[str, Any], where: str) -> None:
@@ -104,26 +104,29 @@ def _check_mount(
     mount: Mapping[str, Any],
     path: str | None,
     where: str,
-    meets: Callable[[str, _Trees], bool],
+    apart: Callable[[str], tuple[str, ...]],
     host_trees: _Trees,
 ) -> None:
     """``path``: of the host, None for what is not of the host."""
     if max(len(mount["mountPath"]), len(path or "")) > _MOST_PATH:
         raise BadRequest(where, f"has a path of more than {_MOST_PATH} bytes", hint="mount what has a shorter one")
-    at = f"{where}[{mount['mountPath']}]"
-    if meets(mount["mountPath"], _OWN_TREES):
-        raise BadRequest(at, "hides files that gemlet mounts there", hint="mount it elsewhere")
-    if meets(mount["mountPath"], _CHOOSING_TREES):
-        raise BadRequest(at, "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
-    if path is not None and meets(path, host_trees):
+    at = mount["mountPath"]
+    if _meets(apart(at), _OWN_TREES):
+        raise BadRequest(f"{where}[{at}]", "hides files that gemlet mounts there", hint="mount it elsewhere")
+    if _meets(apart(at), _CHOOSING_TREES):
+        raise BadRequest(f"{where}[{at}]", "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
+    if path is None:
+        return
+    if _meets(apart(path), host_trees):
         raise BadRequest(
-            at, f"gives access to the host's {path}", hint="mount a directory of data, such as one in /srv or /mnt"
+            f"{where}[{at}]",
+            f"gives access to the host's {path}",
+            hint="mount a directory of data, such as one in /srv or /mnt",
         )
-    if path is not None and not mount.get("readOnly") and meets(path, _PROGRAM_TREES):
-        raise BadRequest(at, f"lets the container change the host's {path}", hint="add readOnly: true")
+    if not mount.get("readOnly") and _meets(apart(path), _PROGRAM_TREES):
+        raise BadRequest(f"{where}[{at}]", f"lets the container change the host's {path}", hint="add readOnly: true")
 
 
-def _meets(path: str, trees: _Trees) -> bool:
-    """Whether ``path`` is, contains or is in one of ``trees``, however it is spelt."""
-    parts = _parts(path)
+def _meets(parts: tuple[str, ...], trees: _Trees) -> bool:
+    """Whether a path of these names is, contains or is in one of ``trees``, however it is spelt."""
     return any(parts[: len(tree)] == tree[: len(parts)] for tree in trees)

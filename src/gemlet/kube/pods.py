@@ -69,15 +69,22 @@ class PodFollower:
         there = set()
         async for pod in pods:
             there.add(pod["metadata"]["uid"])
-            await self._apply(pod)
+            await self._try_to_apply(pod)
         for uid in self._withheld.keys() - there:
             self._release(uid)
         async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=pods.version):
             if kind in ("ADDED", "MODIFIED"):
-                await self._apply(pod)
+                await self._try_to_apply(pod)
             elif kind == "DELETED":
                 self._release(pod["metadata"]["uid"])
                 await self._end(pod)
+
+    async def _try_to_apply(self, seen: dict[str, Any]) -> None:
+        """Anybody may have written the pod: by what nobody foresaw in it the agent would end after each start."""
+        try:
+            await self._apply(seen)
+        except Exception:
+            logger.exception("pod=%s/%s", seen["metadata"]["namespace"], seen["metadata"]["name"])
 
     async def _apply(self, seen: dict[str, Any]) -> None:
         meta = seen["metadata"]

@@ -15,6 +15,7 @@ from gemlet.config import suggest
 from gemlet.config.quantities import MIB
 from gemlet.errors import InvalidValue
 from gemlet.kube import names
+from gemlet.kube.admission import MOST_CONTAINERS
 from gemlet.kube.ask import named
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.request import BadRequest
@@ -51,6 +52,8 @@ def translate(pod: Mapping[str, Any], defaults: Defaults) -> list[dict[str, Any]
     meta, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     annotations = dict(meta.get("annotations") or {})
     containers = list(spec.get("containers") or [])
+    if len(containers) > MOST_CONTAINERS:
+        raise BadRequest("spec.containers", f"{len(containers)} are too many", hint="make several pods of it")
     own = named(annotations)
     added: dict[str, str] = {}
     operations: list[dict[str, Any]] = []

@@ -197,6 +197,17 @@ class TestFollower:
         run(follower._follow())
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
 
+    def test_a_pod_of_nonsense_does_not_end_the_agent(self, node, run, caplog):
+        api = FollowedApi()
+        odd = claiming_pod("odd", "u1")
+        odd["spec"]["containers"] = [{"name": None, "resources": 5}]
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        api.objects["/api/v1/pods"] = {"items": [odd, hostile]}
+        run(node.book.open(fakes.claim_share("u1")))
+        run(PodFollower(api, node.book, "n1")._follow())
+        assert "pod=default/odd" in caplog.text
+        assert cdi.share_ids(node.cdi) == set(), "the next one is heeded"
+
     def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
         run(node.book.open(slot_share()))

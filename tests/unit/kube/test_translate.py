@@ -115,3 +115,9 @@ def test_other_pods_and_gemlets_own_words_are_left_alone():
     own = {"c0.gemlet.dev/memory": "1Gi", "c0.gemlet.dev/compute": "5"}
     for seen in (pod(), pod({}, {"resources": {"limits": {"cpu": "1"}}}), pod(own), pod({}, hami(gpu="0"))):
         assert translate(seen, DEFAULTS) == []
+
+
+def test_a_pod_of_countless_containers_is_not_translated():
+    """50,000 took 2 s, in which nobody else was answered."""
+    with pytest.raises(BadRequest, match="too many"):
+        translate(pod({}, *[hami(gpu="1")] * 1001), DEFAULTS)
