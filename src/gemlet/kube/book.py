@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
 
     from gemlet.kube.inventory import Gpu
+    from gemlet.kube.request import Amounts
     from gemlet.kube.share import Share
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class ShareBook:
         if loaded.damage is not None:
             self._keep_all(loaded.damage)
         self._withheld: dict[str, set[str]] = {}  # from new containers, by share: uids of the pods for which it is
+        self._before: dict[str, Amounts] = {}  # granted to those that are being changed
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._there: Counter[str] = Counter()  # who has each of them, or waits for it
         self._saving = asyncio.Lock()
@@ -123,16 +125,24 @@ class ShareBook:
                 self._check_room(share)
             # At once, so that what starts at the same time finds it taken, and `restore` knows the group.
             self.shares[share.id] = share
+            self._before[share.id] = known.granted
             try:
                 if known.group != share.group:
                     for other in self._in_the_way_of(share):
                         await self._close(other.id)
                     await self._daemon.remove(known.group)
                 await self._apply(share)
+                if self.shares.get(share.id) is not share:  # and `restore` removes what has been made of it again
+                    raise GemletError(
+                        f"the share {share.id} was closed meanwhile: the kubelet gave its devices to another container",
+                        hint="wait for the kubelet's next try, or delete the pod",
+                    )
             except BaseException:
                 if self.shares.get(share.id) is share:  # else it was in the way of another, and is closed
                     self.shares[share.id] = known
                 raise
+            finally:
+                del self._before[share.id]
             await self._save()
 
     async def close(self, share_id: str) -> None:
@@ -298,8 +308,10 @@ class ShareBook:
                 raise NoRoom(
                     f"this node has no GPU {uuid}", hint="check `nvidia-smi -L`: the GPU may have been taken out"
                 )
-            others = [other.granted for other in self.shares.values() if uuid in other.gpus and other.id != share.id]
-            compute, memory = sum(other.compute for other in others), sum(other.memory for other in others)
+            others = [
+                self._counted(other) for other in self.shares.values() if uuid in other.gpus and other.id != share.id
+            ]
+            compute, memory = sum(each[0] for each in others), sum(each[1] for each in others)
             if compute + share.granted.compute > 100:
                 asked, taken = f"compute: {share.granted.compute}", f"{compute} of 100"
             elif memory + share.granted.memory > gpu.memory:
@@ -311,6 +323,11 @@ class ShareBook:
                 f"{asked} does not fit on {uuid}, of which {taken} is taken",
                 hint="wait: the kubelet tries again until shares there have ended",
             )
+
+    def _counted(self, share: Share) -> tuple[int, int]:
+        """Time and memory, and while it is being changed the more of both ways, since the change may fail."""
+        now, before = share.granted, self._before.get(share.id, share.granted)
+        return max(now.compute, before.compute), max(now.memory, before.memory)
 
     async def _save(self) -> None:
         self._changes += 1

@@ -10,7 +10,7 @@ import time
 import msgspec
 import pytest
 
-from gemlet.errors import DaemonUnreachable, Refused
+from gemlet.errors import DaemonUnreachable, GemletError, Refused
 from gemlet.kube import book as book_module
 from gemlet.kube import cdi, checkpoint
 from gemlet.kube.book import NoRoom
@@ -145,6 +145,61 @@ def test_containers_that_start_at_the_same_time_share_what_there_is(node, run, m
         assert set(node.daemon.opened) == {f"default/p{1 - late}/c", f"units-{late}"}, "it may be tried again"
 
     run(both())
+
+
+def test_what_a_change_gives_back_is_not_given_out_before_it_is_done(node, run, monkeypatch):
+    share = run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(memory=70, compute=10))))
+    opening, go_on = asyncio.Event(), asyncio.Event()
+    real = node.daemon.open
+
+    async def refused(share, path, *, device):
+        if share.id != "claim-u1":
+            return await real(share, path, device=device)
+        opening.set()
+        await go_on.wait()
+        raise Refused("no")
+
+    monkeypatch.setattr(node.daemon, "open", refused)
+
+    async def steps():
+        smaller = msgspec.structs.replace(share, granted=fakes.amounts(memory=10, compute=10))
+        changing = asyncio.create_task(node.book.change(smaller))
+        await opening.wait()
+        with pytest.raises(NoRoom):
+            await node.book.open(fakes.claim_share("u2", granted=fakes.amounts(memory=20, compute=10)))
+        go_on.set()
+        with pytest.raises(Refused):
+            await changing
+        assert sum(each.granted.memory for each in node.book.shares.values()) == 70 * 1024**3
+
+    run(steps())
+
+
+def test_a_share_that_is_closed_while_it_changes_is_not_announced(node, run, monkeypatch):
+    share = run(node.book.open(units(0)))
+    opening, go_on = asyncio.Event(), asyncio.Event()
+    real = node.daemon.open
+
+    async def slowly(share, path, *, device):
+        if share.group == "default/p/c":
+            opening.set()
+            await go_on.wait()
+        await real(share, path, device=device)
+
+    monkeypatch.setattr(node.daemon, "open", slowly)
+
+    async def steps():
+        changing = asyncio.create_task(node.book.change(msgspec.structs.replace(share, group="default/p/c")))
+        await opening.wait()
+        await node.book.open(msgspec.structs.replace(units(1), devices=share.devices))
+        go_on.set()
+        with pytest.raises((GemletError, OSError)):
+            await changing
+        await node.book.restore()
+        assert set(node.book.shares) == {"units-1"}
+        assert set(node.daemon.opened) == {"units-1"}
+
+    run(steps())
 
 
 def test_a_share_stays_what_it_was_if_its_group_cannot_be_removed(node, run):
