@@ -53,6 +53,7 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     take(given, "max_wait", options.residency.max_wait);
     take(given, "claim_grace", options.claim_grace);
     take(given, "lost_rounds", options.lost_rounds);
+    take(given, "refuse_files", options.refuse_files);
     if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
         throw std::invalid_argument("epoch_overhead must be in (0, 1)");
     if (options.residency.epoch_min <= 0 || options.residency.max_wait <= 0)
@@ -403,6 +404,7 @@ void bind_server(nb::module_& m) {
     nb::list bounds;
     for (size_t i = 0; i < Latencies::kBounds; ++i) bounds.append(Latencies::bound(i));
     m.attr("LATENCY_BOUNDS_NS") = nb::tuple(bounds);
+    m.def("close_apart", close_apart, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<Server>(m, "Server")
         .def(
             "__init__",

@@ -7,24 +7,28 @@
 
 namespace gemlet::server {
 
-class Descriptor {
+// `kClose` closes it.
+template <auto kClose>
+class OwnedDescriptor {
   public:
-    explicit Descriptor(int fd = -1) : fd_(fd) {}
-    ~Descriptor() {
-        if (fd_ >= 0) close(fd_);
+    explicit OwnedDescriptor(int fd = -1) : fd_(fd) {}
+    ~OwnedDescriptor() {
+        if (fd_ >= 0) kClose(fd_);
     }
-    Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
+    OwnedDescriptor(OwnedDescriptor&& other) noexcept : fd_(other.release()) {}
+    OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
         std::swap(fd_, other.fd_);
         return *this;
     }
     int get() const { return fd_; }
     // Another one of the same; none if there may not be more.
-    Descriptor duplicate() const { return Descriptor(fd_ < 0 ? -1 : fcntl(fd_, F_DUPFD_CLOEXEC, 3)); }
+    OwnedDescriptor duplicate() const { return OwnedDescriptor(fd_ < 0 ? -1 : fcntl(fd_, F_DUPFD_CLOEXEC, 3)); }
     int release() { return std::exchange(fd_, -1); }
 
   private:
     int fd_;
 };
+
+using Descriptor = OwnedDescriptor<&::close>;
 
 }  // namespace gemlet::server

@@ -41,6 +41,13 @@ Nanoseconds when(const Message& message, Nanoseconds now) {
 }  // namespace
 
 Server::Received Server::receive(Client& client) {
+    const Next next = client.refuses_files ? Next::kMessage : next_from(client.socket.get());
+    if (next == Next::kNothing) return Received::kNothing;
+    if (next == Next::kFiles) {
+        ++denied_;
+        emit("denied", client, "sent a message with descriptors");
+        return Received::kEnd;
+    }
     Message message;
     ssize_t n = recv(client.socket.get(), &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0) return errno == EAGAIN || errno == EINTR ? Received::kNothing : Received::kEnd;

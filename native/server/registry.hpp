@@ -22,6 +22,7 @@
 #include "server/context_sizes.hpp"
 #include "server/descriptor.hpp"
 #include "server/fair_limit.hpp"
+#include "server/foreign_files.hpp"
 #include "server/latencies.hpp"
 #include "server/ledger.hpp"
 #include "server/shared_memory.hpp"
@@ -156,7 +157,9 @@ struct Place {
 
 struct Client {
     uint32_t id;
-    Descriptor socket, process;  // process: a pidfd, readable when it has ended
+    ForeignSocket socket;
+    Descriptor process;          // a pidfd, readable when it has ended
+    bool refuses_files = false;  // its socket: else a message may bring some
     pid_t pid = 0;
     uid_t uid = 0;
     uint64_t started = 0;              // ticks since boot; with `pid` it names one process for ever

@@ -99,11 +99,13 @@ void Server::listen(const std::string& path, std::optional<std::string> group, m
         throw std::invalid_argument("socket path is empty or longer than 107 bytes: " + path);
     path.copy(address.sun_path, path.size());
     std::lock_guard lock(mutex_);
-    Descriptor fd;
+    ForeignSocket fd;
     if (auto before = sockets_before_.extract(path)) {
         fd = std::move(before.mapped());
     } else {
-        fd = checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket");
+        fd = ForeignSocket(
+            checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket").release());
+        if (options_.refuse_files) refuse_files(fd.get());
         unlink(path.c_str());
         const mode_t mask = umask(0777 & ~mode);
         const int bound = bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
@@ -125,6 +127,7 @@ bool Server::unlisten(const std::string& path) {
                               [&](const auto& listener) { return listener && listener->path == path; });
     if (found == listeners_.end()) return false;
     unlink(path.c_str());
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, (*found)->socket.get(), nullptr);
     found->reset();  // its place stays: the others are known to epoll by theirs
     return true;
 }
@@ -227,7 +230,7 @@ void Server::turn_away(Client& client, const std::string& why) {
     wire::Message message{};
     message.header.type = wire::MessageType::kWelcome;
     answer(client, message, wire::Status::kFull, why);
-    client.socket = Descriptor();  // there may be none left to look at the process
+    client.socket = ForeignSocket();  // there may be none left to look at the process
     client.command = command_of(client.pid);
     note_unmanaged(client, client.fixed.value_or(""), why);
 }
@@ -242,6 +245,7 @@ bool Server::identify(Client& client, const std::optional<std::string>& group) {
     }
     client.pid = peer.pid;
     client.uid = peer.uid;
+    client.refuses_files = options_.refuse_files && refuse_files(client.socket.get());
     client.fixed = group;
     client.since = clock();
     client.who = group ? who_of_group(*group) : "user " + std::to_string(peer.uid);
@@ -251,14 +255,14 @@ bool Server::identify(Client& client, const std::optional<std::string>& group) {
 
 void Server::accept_client(Listener& listener) try {
     auto client = std::make_unique<Client>();
-    client->socket = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    client->socket = ForeignSocket(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (client->socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
         // Turn the caller away with the descriptor kept for this: else it would wait, and epoll would spin.
         spare_ = Descriptor();
-        client->socket = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        client->socket = ForeignSocket(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (client->socket.get() >= 0 && identify(*client, listener.group))
             turn_away(*client, "the daemon may not open more files");
-        client->socket = Descriptor();
+        client->socket = ForeignSocket();
         spare_ = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
         return;
     }
@@ -324,8 +328,10 @@ void Server::drop(Client& client, const char* why) {
         apply(*device, now);
     }
     if (!client.group.empty()) emit("leave", client, why);
-    // What is closed is watched on while its duplicates are open.
-    if (client.process.get() >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client.process.get(), nullptr);
+    // What is closed is watched on while its duplicates are open, be it for the moment of close_apart(), in which a
+    // look from here could become the last to have it open.
+    for (const int fd : {client.process.get(), client.socket.get()})
+        if (fd >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     const std::string group = client.group;
     if (auto found = groups_.find(group); found != groups_.end()) --found->second.clients;
     clients_.erase(client.id);

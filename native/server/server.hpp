@@ -37,6 +37,9 @@ struct ServerOptions {
     Nanoseconds claim_grace = 3'000'000'000;
     // For how many tenths of a second members of a daemon that was killed are waited for; see LostLedger.
     int lost_rounds = 20;
+    // Whether sockets refuse descriptors where the kernel can do that; else messages that bring some are not
+    // received.
+    bool refuse_files = true;
 };
 
 struct MovableView {
@@ -174,7 +177,7 @@ class Server {
 
   private:
     struct Listener {
-        Descriptor socket;
+        ForeignSocket socket;
         std::string path;
         std::optional<std::string> group;
     };
@@ -317,7 +320,7 @@ class Server {
     bool listened_ = false;
     uint64_t host_memory_;
     uint64_t denied_ = 0;
-    std::map<std::string, Descriptor> sockets_before_;  // by path: those of the daemon before, until listen()
+    std::map<std::string, ForeignSocket> sockets_before_;  // by path: those of the daemon before, until listen()
     std::map<uint32_t, Absent> absent_;
     uint32_t next_absent_ = 1;
     Nanoseconds look_at_ = 0;  // at them

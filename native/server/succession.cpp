@@ -87,7 +87,10 @@ void Server::leave() {
     std::lock_guard lock(mutex_);
     for (auto& device : devices_)
         for (auto& [name, ledger] : device->ledgers) ledger->pass_on();
-    for (auto& [id, client] : clients_) client->socket = Descriptor();
+    for (auto& [id, client] : clients_) {
+        if (client->places.empty()) close(client->socket.release());  // the other daemon has it, too
+        client->socket = ForeignSocket();
+    }
     for (auto& [id, absent] : absent_) absent.slot.leave();
     for (auto& device : devices_)
         for (auto& [id, attachment] : device->attachments) {
@@ -101,14 +104,15 @@ void Server::leave() {
 }
 
 void Server::inherit_listener(const std::string& path, int fd) {
-    Descriptor copy = duplicate(fd);
+    ForeignSocket copy(duplicate(fd).release());
+    if (options_.refuse_files) refuse_files(copy.get());
     std::lock_guard lock(mutex_);
     sockets_before_[path] = std::move(copy);
 }
 
 void Server::inherit_caller(const Caller& caller) {
     auto client = std::make_unique<Client>();
-    client->socket = duplicate(caller.fd);
+    client->socket = ForeignSocket(duplicate(caller.fd).release());
     client->strict = caller.strict;
     client->version = caller.version;
     std::lock_guard lock(mutex_);

@@ -8,6 +8,9 @@ ENUMERATIONS: dict[str, tuple[str, ...]]
 LATENCY_BOUNDS_NS: tuple[int, ...]  # of GroupUsage.latencies; one more stands for what took longer
 """The names of native enumerators, in the order of their values, by enumeration."""
 
+def close_apart(socket: int) -> None:
+    """Closes a connected Unix socket, whatever is unread there, without waiting for anything."""
+
 _Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, int, int, int, bool, bool]
 """(kind, client, deadline, window, idle, idle_most, poll, shared, raise).
 
@@ -158,7 +161,8 @@ class Server:
     """Sockets, pages and deadlines in real time, in a thread of its own; native/server/server.hpp describes it.
 
     ``parameters``: fields of the arbiter's ``Parameters``, and lead, trace, connections, uses, host_memory,
-    epoch_overhead, epoch_min, max_wait, claim_grace. Raises ValueError for an unknown policy or parameter.
+    epoch_overhead, epoch_min, max_wait, claim_grace, refuse_files. Raises ValueError for an unknown policy or
+    parameter.
     """
 
     def __init__(self, policy: str = "fair", **parameters: Any) -> None: ...

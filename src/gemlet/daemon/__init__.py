@@ -12,6 +12,7 @@ members.py state_file.py    programs and what they hold, kept on disk for after 
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet
 launchers.py     the processes that asked for groups;  fair_limit.py: who may have another place
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
+foreign_files.py connections whose peers send descriptors
 answer_order.py  whose request is answered next;  shared_status.py: one status for all who ask together
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning
 recent_usage.py  the last two minutes, in memory: measured shares

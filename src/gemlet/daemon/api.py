@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ import msgspec
 from gemlet.daemon import protocol
 from gemlet.daemon.answer_order import AnswerOrder
 from gemlet.daemon.fair_limit import may_take_another
+from gemlet.daemon.foreign_files import Listener
 from gemlet.daemon.processes import Peer, administers, peer_of
 from gemlet.daemon.requests import (
     AnyRequest,
@@ -72,12 +72,11 @@ class Api:
             place.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(
             self._connected,
-            str(place),
+            sock=self._listener(place, mode),
             limit=protocol.MAX_REQUEST_BYTES,
             backlog=MAX_CONNECTIONS,
             start_serving=False,
         )
-        os.chmod(place, mode)  # noqa: PTH101  (before anybody can connect)
         await server.start_serving()
         if replaces:
             place.rename(path)
@@ -89,6 +88,19 @@ class Api:
                 writer.close()
             if self._conversations:  # each ends by itself now that its connection is closed
                 await asyncio.wait(self._conversations, timeout=CLOSE_SECONDS)
+
+    @staticmethod
+    def _listener(place: Path, mode: int) -> Listener:
+        listener = Listener()
+        try:
+            if place.is_socket():
+                place.unlink()
+            listener.bind(str(place))
+            place.chmod(mode)  # before anybody can connect
+        except BaseException:
+            listener.close()
+            raise
+        return listener
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)

@@ -1,0 +1,91 @@
+"""Nobody stalls the server by what comes along with messages, nor by leaving it unread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lingering import is_cut_off, let_go, send_lingering
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.unit.server.conftest import Served
+
+ROUNDS = 20  # the server may be faster than the end of the sender's own descriptor, or than the second message
+
+# False: as where the kernel cannot refuse it.
+pytestmark = pytest.mark.parametrize("refuse_files", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def _receivers(serve: Callable[..., Served]) -> Iterator[None]:
+    yield
+    let_go()  # before the server ends, which would wait for them where this fails
+
+
+def hello() -> bytes:
+    return wire.pack(wire.HELLO, group=b"g", flags=wire.CREATE_GROUP)
+
+
+def test_with_its_first_message(serve: Callable[..., Served], refuse_files: bool) -> None:
+    s = serve(refuse_files=refuse_files)
+    for _ in range(ROUNDS):
+        hostile = RawClient(s.path, join=False)
+        if send_lingering(hostile.socket, hello()):
+            assert is_cut_off(hostile.socket)
+    RawClient(s.path).attach()
+
+
+def test_with_a_message_of_no_bytes(serve: Callable[..., Served], refuse_files: bool) -> None:
+    s = serve(refuse_files=refuse_files)
+    for _ in range(ROUNDS):
+        send_lingering(RawClient(s.path, join=False).socket, b"")
+    RawClient(s.path).attach()
+
+
+@pytest.mark.parametrize("between", [b"", hello()])
+def test_behind_one_that_ends_the_connection(serve: Callable[..., Served], refuse_files: bool, between: bytes) -> None:
+    s = serve(refuse_files=refuse_files, connections=4)
+    polite = RawClient(s.path)
+    for _ in range(ROUNDS):
+        hostile = RawClient(s.path, join=False)
+        hostile.socket.send(b"rubbish")
+        try:
+            hostile.socket.send(between)
+            send_lingering(hostile.socket, hello())
+        except OSError:
+            pass  # the end was faster
+        hostile.close()
+    polite.attach()
+
+
+def test_from_one_that_is_turned_away(serve: Callable[..., Served], refuse_files: bool) -> None:
+    s = serve(refuse_files=refuse_files, connections=1)
+    polite = RawClient(s.path)
+    for _ in range(ROUNDS):
+        hostile = RawClient(s.path, join=False)
+        try:
+            send_lingering(hostile.socket, hello())
+        except OSError:
+            continue
+    polite.attach()
+
+
+def test_the_socket_of_one_that_left_in_peace_is_closed(serve: Callable[..., Served], refuse_files: bool) -> None:
+    s = serve(refuse_files=refuse_files)
+    RawClient(s.path).attach().close()
+    wire.eventually(lambda: not s.groups() or not s.groups()["g"]["clients"])
+
+
+def test_a_server_that_ends_waits_for_nobody(serve: Callable[..., Served], refuse_files: bool, tmp_path: Path) -> None:
+    s = serve(refuse_files=refuse_files)
+    s.server.hand_over()  # its thread reads no more
+    for _ in range(3):
+        send_lingering(RawClient(s.path, join=False).socket, hello())
+    s.server.stop()
+    assert not (tmp_path / "s").exists()
