@@ -142,18 +142,38 @@ void say_leaves(int fd, const char* why) {
 // not wait for it runs without limits. The program may close our socket, and give its number to one of its own, at
 // any moment: to wait on that would be to wait for ever.
 bool readable(int fd, ino_t inode) {
-    constexpr int kMilliseconds = 10'000, kStep = 50;
-    for (int waited = 0; waited < kMilliseconds; waited += kStep) {
+    constexpr uint64_t kLongest = 10'000'000'000;
+    constexpr int kStep = 50;
+    const uint64_t begin = now_ns();
+    for (bool last = false; !last;) {
+        // A signal ends the wait of a step before its time, and a program may get a thousand a second.
+        last = now_ns() - begin >= kLongest;
         pollfd p{fd, POLLIN, 0};
-        const int found = calls::poll(p, kStep);
+        const int found = calls::poll(p, last ? 0 : kStep);
         if (inode == 0 || inode_of(fd) != inode) {
             errno = EBADF;
             return false;
         }
         if (found > 0) return true;
+        if (found < 0 && errno != EINTR) return false;
     }
     errno = EAGAIN;
     return false;
+}
+
+constexpr uint64_t kSending = 1'000'000'000;
+
+// Repeats what a signal interrupted, for as long as it may take without one.
+template <class Call>
+auto uninterrupted(Call&& call) {
+    const uint64_t begin = now_ns();
+    for (;;) {
+        const auto result = call();
+        if (result >= 0 || errno != EINTR) return result;
+        if (now_ns() - begin < kSending) continue;
+        errno = EAGAIN;
+        return result;
+    }
 }
 
 bool receive(int fd, ino_t inode, wire::Message& m, int* descriptors, size_t wanted, size_t& got) {
@@ -252,10 +272,13 @@ bool join(bool again, bool limited, bool& closed) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     copy_name(address.sun_path, sizeof address.sun_path, d.socket);
-    const timeval limit{.tv_sec = 1, .tv_usec = 0};
+    const timeval limit{.tv_sec = kSending / 1'000'000'000, .tv_usec = 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     const ino_t inode = inode_of(fd.get());
-    if (fd.get() < 0 || calls::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    const auto connect = [&] {
+        return calls::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+    };
+    if (fd.get() < 0 || uninterrupted(connect) != 0) {
         closed = inode != 0 && inode_of(fd.get()) != inode;
         if (closed || again) return false;
         say_once(
@@ -427,9 +450,8 @@ bool send(const wire::Message& message) {
     if (fd < 0) return false;
     // This is only for the daemon's log, and a program that retries must not wait for a stopped daemon.
     const int dispensable = message.header.type == wire::MessageType::kRefused ? MSG_DONTWAIT : 0;
-    ssize_t n;
-    do n = calls::send(fd, &message, sizeof message, MSG_NOSIGNAL | dispensable);
-    while (n < 0 && errno == EINTR);
+    const ssize_t n =
+        uninterrupted([&] { return calls::send(fd, &message, sizeof message, MSG_NOSIGNAL | dispensable); });
     // A request or a stop that got lost would be awaited for ever, so a new connection starts afresh.
     if (n < 0 && !dispensable) shutdown(fd, SHUT_RDWR);
     return n == ssize_t(sizeof message);

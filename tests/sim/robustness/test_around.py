@@ -196,6 +196,20 @@ def test_a_program_whose_limits_were_granted_keeps_to_them(
     assert said.count("keeping to the limits that it was started with") == 1, said
 
 
+def test_signals_do_not_shorten_the_wait_for_an_answer(machine: Machine, attempt: Callable[..., Attempt]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(machine.socket)
+        daemon.listen()
+        program = attempt("alarms", "init")
+        program.reaches("alarmed")
+        connection, _ = daemon.accept()
+        connection.recv(4096)
+        connection.send(wire.pack(wire.WELCOME, status=wire.FULL, text=b"after all"))
+        connection.close()
+        _, said = program.results()
+    assert "after all" in said
+
+
 def test_a_device_that_is_first_used_without_the_daemon(served: Served, attempt: Callable[..., Attempt]) -> None:
     served.server.set_group("g", memory=LIMIT)
     program = attempt("init", "context", "wait", "second", "fill", GEMLET_SIM_DEVICES="2")
