@@ -1,6 +1,7 @@
 #include "hook/submit/device.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -226,6 +227,23 @@ void say_lost() {
                                   : "running without limits of time until it is back");
 }
 
+// Children that were forked past libc (by a raw fork or clone, or _Fork) do not run its handlers, and each would
+// count in its parent's slot: a program may have asked NVML, and start CUDA in its children alone. The kernel wipes
+// this word in them; null where it cannot (before Linux 4.14).
+std::atomic<std::atomic<uint32_t>*> wiped_by_fork{nullptr};
+
+void mark_process() {
+    constexpr int kWipeOnFork = 18;  // MADV_WIPEONFORK
+    constexpr size_t kPage = 4096;
+    void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return;
+    auto* word = new (page) std::atomic<uint32_t>{1};
+    if (madvise(page, kPage, kWipeOnFork) == 0)
+        wiped_by_fork = word;
+    else
+        munmap(page, kPage);
+}
+
 // In a forked child nothing of the parent's CUDA state works; a child that starts its own joins anew in cuInit.
 void in_child() {
     forget_connection();
@@ -238,6 +256,13 @@ void in_child() {
     for (auto& slot : devices) slot.store(nullptr);  // leaked with their locks, which may be held by nobody
 }
 
+void notice_fork() {
+    std::atomic<uint32_t>* word = wiped_by_fork.load(std::memory_order_relaxed);
+    uint32_t wiped = 0;
+    if (word && word->load(std::memory_order_relaxed) == 0 && word->compare_exchange_strong(wiped, 1)) [[unlikely]]
+        in_child();
+}
+
 }  // namespace
 
 Device::Device(CUdevice o, const CUuuid& u)
@@ -248,11 +273,18 @@ Device::Device(CUdevice o, const CUuuid& u)
 }
 
 void client_start() {
+    notice_fork();
     if (started.load(std::memory_order_acquire) || !managed()) return;
     std::lock_guard lock(state_mutex);
     if (started.load()) return;
     static std::once_flag once;
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, in_child); });
+    std::call_once(once, [] {
+        mark_process();
+        pthread_atfork(nullptr, nullptr, [] {
+            if (std::atomic<uint32_t>* word = wiped_by_fork.load()) *word = 1;
+            in_child();
+        });
+    });
     connect_daemon(false, had_limits());
     started.store(true, std::memory_order_release);
 }

@@ -388,6 +388,12 @@ def test_memory_that_only_a_descriptor_holds(served: Served, attempt: Callable[.
     assert 0 < results["descriptors"] <= 2048
 
 
+def test_children_that_were_forked_past_libc(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    results, _ = attempt("children").results()
+    assert results["children"] == 1024
+
+
 def test_memory_that_another_process_made(served: Served, attempt: Callable[..., Attempt]) -> None:
     """Its maker may end at any time, so the process that opens it pays for it, too."""
     served.server.set_group("g", memory=2 * CONTEXT + 1536 * MIB)
