@@ -67,6 +67,7 @@ struct Device {
     Waits waits;
     Pacer pacer;
     std::atomic<bool> watched{false};
+    std::atomic<bool> watched_meanwhile{false};  // by a thread that waits
     std::atomic<uint64_t> looked_at{0};  // when the watcher last made sure of the connection, or that there is none
 
     // In force, in this process alone, while no daemon has governed the device and the group's limits are known all

@@ -1,6 +1,7 @@
 #include "hook/submit/token.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "futex.h"
@@ -324,6 +325,22 @@ uint64_t watch_once(Device& device, Watch& watch) {
     return 0;
 }
 
+// What the watcher would do, where the system allows no thread for it: by those that wait, one at a time. A thread is
+// tried each time, for the system may allow one by now.
+void watch_meanwhile(Device& device, std::optional<Watch>& state) {
+    constexpr uint64_t kStep = 1'000'000;
+    start_watcher(device);
+    if (device.watched.load()) return;
+    if (device.watched_meanwhile.exchange(true)) return sleep_ns(kStep);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    own().cuThreadExchangeStreamCaptureMode(&mode);
+    if (!state) state.emplace();
+    const uint64_t ns = watch_once(device, *state);
+    own().cuThreadExchangeStreamCaptureMode(&mode);
+    device.watched_meanwhile = false;
+    if (ns) sleep_ns(std::min(ns, kStep));
+}
+
 void* watch(void* argument) {
     auto& device = *static_cast<Device*>(argument);
     begin_own_thread("gemlet");
@@ -337,6 +354,7 @@ void* watch(void* argument) {
 
 bool wait_for_token(Device& device) {
     const Wanting wanting(device);
+    std::optional<Watch> watching;
     for (;;) {
         wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
         uint32_t word = page.token.load(std::memory_order_acquire);
@@ -372,6 +390,10 @@ bool wait_for_token(Device& device) {
             case TokenState::kRevoked:
             case TokenState::kStopping:
                 break;  // the watcher tells the daemon, which then blocks, parks or grants
+        }
+        if (!device.watched.load(std::memory_order_relaxed)) [[unlikely]] {
+            watch_meanwhile(device, watching);
+            continue;
         }
         futex_wait(page.token, word, 100'000'000);
         if (device.is_daemons(page) && !connected()) lost();

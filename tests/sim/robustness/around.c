@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,8 +15,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -136,7 +137,6 @@ static int open_from_child(void) {
         &p, handle, 1);
 }
 
-// Everything that takes memory of which one hears little: how many of these calls a full group is refused.
 // Asks NVML, which joins the daemon, and forks past libc twice. How many MiB the children get together.
 static int fill_in_children(void) {
     void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -165,6 +165,7 @@ static int fill_in_children(void) {
     return sum;
 }
 
+// Everything that takes memory of which one hears little: how many of these calls a full group is refused.
 static int little_known(void) {
     unsigned p;
     void* made;
@@ -211,6 +212,20 @@ static int launch_graph(int both, int upload) {
     return (int)result;
 }
 
+// A thousand signals a second, as profilers send them. Says when it got as many as would fill the time that the hook
+// waits, if each counted as a step of it.
+static void on_alarm(int number) {
+    static int alarms;
+    if (++alarms == 400 && write(1, "alarmed 0\n", 10) < 0) abort();
+    (void)number;
+}
+
+static int alarm_often(void) {
+    const struct sigaction action = {.sa_handler = on_alarm};
+    const struct itimerval often = {{0, 1000}, {0, 1000}};
+    return sigaction(SIGALRM, &action, NULL) || setitimer(ITIMER_REAL, &often, NULL);
+}
+
 // So many descriptors are left to it.
 static int leave(int descriptors) {
     int next = open("/dev/null", O_RDONLY);
@@ -240,20 +255,6 @@ static int unplug_connect, unplug_send, unplug_recvmsg;
 static int other_files;  // in place of what recvmsg brought, once it was called so many times
 
 static void unplug(int* countdown) {
-// A thousand signals a second, as profilers send them. Says when it got as many as would fill the time that the hook
-// waits, if each counted as a step of it.
-static void on_alarm(int number) {
-    static int alarms;
-    if (++alarms == 400 && write(1, "alarmed 0\n", 10) < 0) abort();
-    (void)number;
-}
-
-static int alarm_often(void) {
-    const struct sigaction action = {.sa_handler = on_alarm};
-    const struct itimerval often = {{0, 1000}, {0, 1000}};
-    return sigaction(SIGALRM, &action, NULL) || setitimer(ITIMER_REAL, &often, NULL);
-}
-
     if (*countdown && --*countdown == 0) close_range(3, ~0u, 0);
 }
 
@@ -280,6 +281,17 @@ long syscall(long number, ...) {
     if (number == SYS_recvmsg) unplug(&unplug_recvmsg);
     if (number == SYS_recvmsg && other_files && !--other_files) take_numbers((struct msghdr*)a[1]);
     return result;
+}
+
+static int no_threads;  // the system allows none but the driver's
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+    static __typeof__(&pthread_create) real;
+    if (!real) real = (__typeof__(&pthread_create))dlsym(RTLD_NEXT, "pthread_create");
+    Dl_info caller;
+    if (no_threads && dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libgemhook"))
+        return EAGAIN;
+    return real(thread, attributes, run, argument);
 }
 
 int main(int argc, char** argv) {
@@ -311,10 +323,12 @@ int main(int argc, char** argv) {
         }
         if (!strcmp(step, "contexts")) say(step, more_contexts());
         if (!strcmp(step, "close")) say(step, close_range(3, ~0u, 0));
+        if (!strcmp(step, "threadless")) say(step, (no_threads = 1) - 1);
         sscanf(step, "connect-%d", &unplug_connect);
         sscanf(step, "send-%d", &unplug_send);
         sscanf(step, "recvmsg-%d", &unplug_recvmsg);
         sscanf(step, "other-%d", &other_files);
+        if (!strcmp(step, "alarms")) say(step, alarm_often());
         if (!strcmp(step, "greet")) say(step, close_and_greet());
         if (!strncmp(step, "leave", 5)) say("leave", leave(atoi(step + 5)));
         if (!strcmp(step, "fill")) say(step, fill());
@@ -328,6 +342,7 @@ int main(int argc, char** argv) {
         }
         if (!strcmp(step, "work")) say(step, work());
         if (!strcmp(step, "descriptors")) say(step, through_descriptors());
+        if (!strcmp(step, "children")) say(step, fill_in_children());
         if (!strcmp(step, "open")) say(step, open_from_child());
         if (!strcmp(step, "graph")) say(step, launch_graph(0, 0));
         if (!strcmp(step, "big-graph")) say(step, launch_graph(1, 0));
@@ -340,5 +355,3 @@ int main(int argc, char** argv) {
     }
     return 0;
 }
-        if (!strcmp(step, "alarms")) say(step, alarm_often());
-        if (!strcmp(step, "children")) say(step, fill_in_children());

@@ -394,6 +394,19 @@ def test_children_that_were_forked_past_libc(served: Served, attempt: Callable[.
     assert results["children"] == 1024
 
 
+def test_a_program_takes_turns_where_the_system_allows_no_thread(
+    served: Served, machine: Machine, attempt: Callable[..., Attempt]
+) -> None:
+    served.server.set_group("g", max=0.2)
+    program = attempt("threadless", "init", "context", "wait", "work")
+    program.reaches("wait")
+    machine.start("other", "work", 60)
+    eventually(lambda: served.group("other").get("used_ns"))
+    program.go_on()
+    results, _ = program.results()
+    assert results["work"] > 0  # else it hangs
+
+
 def test_memory_that_another_process_made(served: Served, attempt: Callable[..., Attempt]) -> None:
     """Its maker may end at any time, so the process that opens it pays for it, too."""
     served.server.set_group("g", memory=2 * CONTEXT + 1536 * MIB)
