@@ -372,6 +372,7 @@ bool Server::attach(Client& client, const Message& message) {
         a.unconfirmed = before->unconfirmed;
         a.said = before->said;
     }
+    a.may_adopt = before || client.started <= begun_;
     a.page->contexts = a.contexts;
     if (Message contexts{}; message.slot > a.contexts) {
         contexts.value = message.slot;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -62,6 +63,13 @@ uint64_t start_of(pid_t pid) {
     // One whose first thread has ended looks like a dead one, but for the others.
     if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
     return started;
+}
+
+uint64_t ticks_since_boot() {
+    timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t(t.tv_sec) * 1'000'000'000 + uint64_t(t.tv_nsec)) /
+           (1'000'000'000 / uint64_t(sysconf(_SC_CLK_TCK)));
 }
 
 // What the kernel told the program at its start: where it was loaded, where its random bytes are. All of that is

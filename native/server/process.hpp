@@ -17,6 +17,7 @@ uint64_t number_of(int pidfd);
 
 // When the process was started, in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it.
 uint64_t start_of(pid_t pid);
+uint64_t ticks_since_boot();  // likewise, now
 
 // Names the program that the process runs: exec(2) changes it, and little else does. 0: unknown, for only some may
 // look.

@@ -126,6 +126,9 @@ struct Attachment {
     Unconfirmed unconfirmed;  // of what it says that it holds
     Unconfirmed hidden;       // what the driver says that it holds besides
     Unconfirmed said;         // of what it says that it had before this daemon, and does not obey
+    uint64_t confirmed = 0;   // of what it says that it holds: what the driver had of it when it was last asked
+    uint64_t beyond = 0;      // ... of the rest: what is more than its group may have
+    bool may_adopt = false;   // it may have had memory that moves before it came
 };
 
 struct Device {
@@ -136,6 +139,7 @@ struct Device {
     std::string policy;
     ContextSizes contexts;
     bool measured = false;  // somebody calls set_memory_of_processes() for it
+    bool confirms = false;  // ... and has said what a process holds
     Shared<wire::DevicePage> page{"gemlet-device", Access::kReadWrite};
     Descriptor page_to_read{reopen_read_only(page.fd())};
     std::unique_ptr<Arbiter> arbiter;

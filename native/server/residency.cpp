@@ -1,6 +1,9 @@
 // Memory that moves, in real time: clients' reports go into Residency, its orders go into their pages, and a
 // client whose memory is not on the device does not get the token.
 //
+// A client that writes what it likes makes no more of others' memory leave than one that has it: what a group's
+// programs claim together and the driver does not confirm is no more than the group may have.
+//
 // A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond
 // that; what the driver does not confirm is not believed for long (unconfirmed.hpp). The client says first that
 // memory can move and charges it then, so during a change too little of it counts as fixed, never too much, which
@@ -39,7 +42,7 @@ Claim claim_of(const Attachment& a) {
 
 Claim believed_of(const Attachment& a) {
     Claim claim = claim_of(a);
-    uint64_t unconfirmed = a.unconfirmed.bytes();
+    uint64_t unconfirmed = std::max(a.unconfirmed.bytes(), a.beyond);
     for (uint64_t* part : {&claim.fixed, &claim.mapped}) {
         const uint64_t less = std::min(*part, unconfirmed);
         *part -= less;
@@ -110,14 +113,56 @@ void Server::join_residency(Device& device, Attachment& a, const Group& group, c
         device.residency.add(a.id, id, now);
 }
 
+// Members charge memory within the limit before they ask for it, and say after they gave it back that they have less:
+// until that arrives, others may have it as well.
+bool Server::is_beyond_limit(const Device& device, const Attachment& a, uint64_t movable) {
+    if (movable <= device.residency.movable(a.id)) return false;
+    const uint64_t limit = a.slot.ledger().limit();
+    uint64_t together = movable;
+    for (const auto& [id, other] : device.attachments)
+        if (id != a.id && &other->slot.ledger() == &a.slot.ledger())
+            together = arbiter::plus(together, device.residency.movable(id));
+    return together > arbiter::plus(limit, limit);
+}
+
+// Members that write their claims as the hook does are within the limit together. What is beyond it all the same,
+// such as memory from before it fell, the driver confirms.
+void Server::bound_claims(Device& device) {
+    if (!device.confirms) return;
+    std::unordered_map<const Ledger*, uint64_t> left;
+    const auto rest_of = [&](const Slot& slot) -> uint64_t& {
+        return left.try_emplace(&slot.ledger(), slot.ledger().limit()).first->second;
+    };
+    const auto take = [](uint64_t& rest, uint64_t bytes) {
+        const uint64_t taken = std::min(rest, bytes);
+        rest -= taken;
+        return taken;
+    };
+    const auto claimed_by = [](const Attachment& a) {
+        const Claim claim = claim_of(a);
+        return arbiter::plus(claim.fixed, claim.mapped);
+    };
+    for (const auto& [id, a] : device.attachments) take(rest_of(a->slot), std::min(claimed_by(*a), a->confirmed));
+    for (const auto& [id, absent] : absent_)
+        if (absent.device.lock().get() == &device)
+            take(rest_of(absent.slot), arbiter::plus(absent.has.fixed, absent.has.mapped));
+    for (const auto& [id, a] : device.attachments) {
+        const uint64_t claimed = claimed_by(*a), unconfirmed = claimed - std::min(claimed, a->confirmed);
+        a->beyond = unconfirmed - take(rest_of(a->slot), unconfirmed);
+    }
+}
+
 void Server::admit(Device& device, Attachment& a, const wire::Message& message, Nanoseconds now) {
     if (!a.movable) return;
     settle_residency(device, now);  // on what is there now: ledgers change without a message
     wire::ResidencyPage& page = *a.movable->page;
     Refusal refusal = Refusal::kNone;
     device.residency.set_host(host_left(device));
-    if (message.flags & wire::kAdopt)  // what it has is in its ledger, as all that it may ever have taken
+    // What it has from before is in its ledger, as all that it may ever have taken.
+    if (message.flags & wire::kAdopt && a.may_adopt)
         device.residency.adopt(a.id, std::min(message.value, a.slot.used()), page.mapped.load(), now);
+    else if (is_beyond_limit(device, a, message.value))
+        refusal = Refusal::kCapacity;
     else
         refusal = device.residency.admit(a.id, message.value, now);
     settle_residency(device, now);  // the client finds its allowance with the answer
@@ -143,6 +188,7 @@ bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
 // Reads what clients say, publishes what follows, and lets those run whose memory is there.
 void Server::settle_residency(Device& device, Nanoseconds now) {
     if (!limits_residency(device)) return;
+    bound_claims(device);
     std::vector<arbiter::Residency::Report> reports;
     reports.reserve(device.attachments.size());
     for (auto& [id, a] : device.attachments) {
@@ -192,6 +238,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
 void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const std::vector<Absent*>& left_behind,
                           uint64_t bytes, Nanoseconds now) {
     if (!limits_residency(device)) return;
+    device.confirms = true;
     std::sort(theirs.begin(), theirs.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
     uint64_t left = bytes;
     const auto look_at_said = [&](ClientId client, Unconfirmed& said) {
@@ -201,6 +248,7 @@ void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const
     for (Attachment* a : theirs) {
         const Claim claim = claim_of(*a);
         const uint64_t claimed = arbiter::plus(claim.fixed, claim.mapped);
+        a->confirmed = std::min(left, claimed);
         a->unconfirmed.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
         // And the other way round: memory that it does not say it has is there nevertheless.
         const uint64_t counted = arbiter::plus(claim.fixed, device.residency.committed(a->id));
@@ -220,7 +268,8 @@ void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const
 // What it says of its fixed memory; of the rest, what it was admitted with, and allowed: that it may take until it
 // learns that nobody allows anything any more.
 OnDevice Server::on_device(const Device& device, const Attachment& a) {
-    return {arbiter::plus(claim_of(a).fixed, a.hidden.bytes()), device.residency.movable(a.id),
+    const uint64_t fixed = claim_of(a).fixed;
+    return {arbiter::plus(fixed - std::min(fixed, a.beyond), a.hidden.bytes()), device.residency.movable(a.id),
             device.residency.committed(a.id)};
 }
 

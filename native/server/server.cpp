@@ -143,6 +143,7 @@ void Server::start() {
         device->residency.bind_expected();
     }
     next_round_ = clock();
+    begun_ = ticks_since_boot();
     arm_timer();
     sigset_t all, before;
     sigfillset(&all);

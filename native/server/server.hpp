@@ -247,6 +247,8 @@ class Server {
     // server/residency.cpp
     uint64_t host_left(const Device& device) const;
     static bool limits_residency(const Device& device);
+    void bound_claims(Device& device);
+    static bool is_beyond_limit(const Device& device, const Attachment& attachment, uint64_t movable);
     void join_residency(Device& device, Attachment& attachment, const Group& group, const Absent* before,
                         Nanoseconds now);
     void set_resident(Device& device, const Group& group, Nanoseconds now);
@@ -319,6 +321,7 @@ class Server {
     Nanoseconds agree_at_ = 0;  // at the earliest, and only if there was a message since, or somebody listens
     bool listened_ = false;
     uint64_t host_memory_;
+    uint64_t begun_ = 0;  // when it began to serve, in ticks since boot as start_of() a process
     uint64_t denied_ = 0;
     std::map<std::string, ForeignSocket> sockets_before_;  // by path: those of the daemon before, until listen()
     std::map<uint32_t, Absent> absent_;

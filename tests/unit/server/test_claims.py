@@ -224,3 +224,64 @@ def test_no_word_in_its_page_stops_the_accounting_of_others(serve: Callable[...,
     held: dict[int, int | None] = {os.getpid(): GIB, other.process.pid: 2 * GIB}
     Accounting(s.server, FakeInventory()).book(found, found, {DEVICE: held})
     assert [s.groups()[name]["memory_used"] for name in ("liar", "other")] == [GIB, 2 * GIB]
+
+
+# --- a group with a limit ------------------------------------------------------------------------------------------
+
+
+def claims(liar: RawClient, fixed: int, number: int) -> None:
+    """Returns when the server has seen it."""
+    liar.ledger.put("slots", fixed, index=liar.slot)
+    admits(liar, 0, number)
+
+
+def admits(client: RawClient, movable: int, number: int) -> int:
+    client.send(wire.ADMIT, value=movable, epoch=number)
+    wire.eventually(lambda: client.residency.get("answered", size=4) == number)
+    return client.residency.get("admission", size=4)
+
+
+def test_claims_that_come_and_go_are_within_the_limit_of_their_group(scene: Scene) -> None:
+    scene.served.server.set_group("liar", memory=GIB)
+    scene.confirm(0)
+    liars = [scene.liar, RawClient(scene.served.path, "liar").attach()]
+    for number in range(1, 6):
+        for liar in liars:
+            claims(liar, 7 * GIB if number % 2 else 0, number)
+            assert scene.is_in()
+
+
+def test_what_is_within_the_limit_counts_before_the_driver_has_it(scene: Scene) -> None:
+    scene.served.server.set_group("liar", memory=3 * GIB)
+    scene.confirm(0)
+    claims(scene.liar, 3 * GIB, 1)
+    assert not scene.is_in()
+
+
+def test_what_a_limit_that_fell_leaves_counts(scene: Scene) -> None:
+    scene.served.server.set_group("liar", memory=7 * GIB)
+    claims(scene.liar, 7 * GIB, 1)
+    scene.confirm(7 * GIB)
+    scene.served.server.set_group("liar", memory=GIB)
+    claims(scene.liar, 7 * GIB, 2)
+    assert not scene.is_in()
+
+
+def test_a_group_is_admitted_with_no_more_than_its_programs_can_have(scene: Scene) -> None:
+    """Twice the limit: one of them may have given back what it has not told of yet."""
+    scene.served.server.set_group("liar", memory=GIB)
+    other = RawClient(scene.served.path, "liar").attach()
+    assert admits(scene.liar, GIB, 1) == wire.GRANTED
+    assert admits(other, GIB, 1) == wire.GRANTED
+    assert admits(other, GIB + 1, 2) != wire.GRANTED
+    assert admits(scene.liar, GIB - 1, 2) == wire.GRANTED
+    assert admits(other, GIB + 1, 3) == wire.GRANTED
+
+
+def test_a_program_that_began_after_the_daemon_has_nothing_from_before(scene: Scene) -> None:
+    time.sleep(0.02)  # two ticks of the clock by which programs begin
+    liar = RawClient(scene.served.path, "new", own_process=True).attach()
+    adopt(liar, ledgered=1 << 60)
+    late = comes_late(scene)
+    assert late.residency.get("allowed") == GIB
+    assert scene.is_in()
