@@ -130,6 +130,7 @@ struct Attendance {
     bool contends = false;         // ... takes turns with another
     bool exclusive = false;        // ... runs only while others do not
     bool busy = false;             // ... runs, or its work has yet to drain
+    bool drains = false;           // ... and may not submit more
     bool stuck = false;            // ... should have drained by now: it may wait for work of another device
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago

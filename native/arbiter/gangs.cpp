@@ -410,7 +410,8 @@ bool Gangs::tell(Nanoseconds now) {
                 if (gang.phase == Gang::Phase::kOut) continue;
                 reservation.gang = member.seen.group;
                 reservation.over = gang.phase == Gang::Phase::kFinishing;
-                reservation.go_on = reservation.over && !gang.hangs && stuck(gang);
+                // Not one that still drains. It may be done any moment, and would submit the next step at once.
+                reservation.go_on = reservation.over && !gang.hangs && stuck(gang) && !member.seen.drains;
                 reservation.until = reservation.over ? gang.until + p_.finish : gang.until;
             }
         }

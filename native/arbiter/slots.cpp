@@ -22,17 +22,12 @@ bool Arbiter::State::contends_with(const Client& client, const Members& group) c
                        [&](const Client* member) { return contend(client, *member); });
 }
 
-bool Arbiter::State::drains(const Client& client) const {
-    return std::any_of(leases.all().begin(), leases.all().end(),
-                       [&](const Lease& lease) { return lease.client == &client && !lease.runs(); });
-}
-
 // Whether it may begin to run, as far as slots are concerned.
 bool Arbiter::State::admits(const Client& client) const {
     const Group& group = *client.group;
     if (group.planned > 0.0) {
         if (group.id != reservation.gang) return false;
-        if (reservation.over) return reservation.go_on && !drains(client);
+        if (reservation.over) return reservation.go_on;
         return client.stopped_for < reservation.until - p.quantum_min / 2;  // not where the slot ends for it already
     }
     const Members* gang = slot_owner();
@@ -113,8 +108,11 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         if (lease.group != group) continue;
         a.busy = true;
         a.wants |= lease.runs();
+        a.drains |= !lease.runs();
         if (lease.runs() && lease.deadline == kNever) continue;
-        const Nanoseconds late = (lease.runs() ? lease.deadline : std::max(lease.end, lease.stopped)) + s.p.slack;
+        // A kernel that has waited for its peers before is thought to be long, so no estimate is believed for ever.
+        const Nanoseconds drained = std::clamp(lease.end, lease.stopped, lease.stopped + s.p.quantum_min);
+        const Nanoseconds late = (lease.runs() ? lease.deadline : drained) + s.p.slack;
         if (now >= late)
             a.stuck = true;
         else

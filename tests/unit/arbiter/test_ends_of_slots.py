@@ -1,0 +1,109 @@
+"""Slots of gangs that end while one rank has submitted more than its peer, which then waits on the device for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemlet import _native as native
+
+US, MS = 1_000, 1_000_000
+STEP = 1.9  # ms that a step takes once all ranks have submitted it
+
+
+class Device:
+    def __init__(self) -> None:
+        self.arbiter = native.Arbiter("fair", open=False)
+        self.deadlines: dict[int, float] = {}  # of the clients that run, in ms
+
+    def act(self) -> None:
+        for kind, client, deadline, *_ in self.arbiter.take_actions():
+            if kind in {"grant", "update", "revoke"}:
+                self.deadlines[client] = deadline / MS
+
+
+class Pair:
+    """Jobs 1 and 2, each with a rank of that number on both devices; times are milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.gangs = native.Gangs()
+        self.devices = [Device(), Device()]
+        for device in self.devices:
+            self.gangs.add(device.arbiter)
+            for number, least in ((1, 0.75), (2, 0.25)):
+                group = device.arbiter.set_group(f"job{number}", 0, min=least)
+                device.arbiter.add_client(number, group, 0)
+        for number in (1, 2):
+            self.gangs.tie(f"job{number}")
+            for device in self.devices:
+                device.arbiter.request(number, 0)
+        self.settle()
+
+    def settle(self) -> None:
+        self.gangs.settle(self.now)
+        for device in self.devices:
+            device.act()
+
+    def until(self, end: float, *, client: int | None = None, device: int = 0) -> float:
+        """Until that time, or until the client runs on the device."""
+        last = round(end * MS)
+        while self.now < last and (client is None or client not in self.devices[device].deadlines):
+            events = [self.gangs.next_event(), *(d.arbiter.next_event() for d in self.devices)]
+            self.now = min(max(min(events), self.now + US), last)
+            for each in self.devices:
+                each.arbiter.tick(self.now)
+            self.settle()
+        return self.now / MS
+
+    def stop(self, device: int, client: int, tail: float, *, drained: bool) -> None:
+        arbiter = self.devices[device].arbiter
+        del self.devices[device].deadlines[client]
+        arbiter.stopped(client, "deadline", round(tail * MS), self.now)
+        if drained:
+            arbiter.drained(client, self.now, self.now)
+        self.settle()
+
+    def request(self, device: int, client: int) -> None:
+        self.devices[device].arbiter.request(client, self.now)
+        self.settle()
+
+    def drained(self, device: int, client: int) -> None:
+        self.devices[device].arbiter.drained(client, self.now, self.now)
+        self.settle()
+
+
+def end_of_a_slot() -> tuple[Pair, int, int]:
+    """The job whose slot it is, and the other."""
+    pair = Pair()
+    first, second = (1, 2) if 1 in pair.devices[0].deadlines else (2, 1)
+    pair.until(pair.devices[0].deadlines[first])
+    return pair, first, second
+
+
+@pytest.mark.parametrize("tail", [STEP, 40.0], ids=["estimate", "estimate of a step that had waited"])
+def test_a_rank_goes_on_for_its_peer_which_does_not_go_on_when_it_is_done(tail: float) -> None:
+    """Before, one that had just drained was let go on before its peer was heard, and was then a step ahead again."""
+    pair, first, second = end_of_a_slot()
+    end = pair.now / MS
+    pair.stop(0, first, tail, drained=False)
+    pair.stop(1, first, 0.0, drained=True)
+    pair.request(0, first)
+    pair.request(1, first)
+    went_on = pair.until(end + 20, client=first, device=1)
+    assert went_on < end + 3.0
+    assert second not in pair.devices[0].deadlines
+    assert second not in pair.devices[1].deadlines
+    pair.until(went_on + STEP)
+    pair.stop(1, first, 0.0, drained=True)
+    pair.drained(0, first)
+    assert second in pair.devices[0].deadlines
+    assert second in pair.devices[1].deadlines
+
+
+def test_a_rank_that_never_drains_keeps_the_others_no_longer_than_their_patience() -> None:
+    pair, first, second = end_of_a_slot()
+    end = pair.now / MS
+    pair.stop(0, first, STEP, drained=False)
+    pair.stop(1, first, 0.0, drained=True)
+    for device in (0, 1):
+        assert pair.until(end + 30, client=second, device=device) == pytest.approx(end + 10, abs=0.1)
