@@ -67,6 +67,9 @@ class Estimates {
     // This launch could not be timed, so time the next one.
     static void sample_next(Entry& e) { e.until_sample.store(1, std::memory_order_relaxed); }
 
+    // Its only sample so far may be of a launch that loaded its module, or its last one was not believed.
+    static bool doubted(const Entry& e) { return e.interval.load(std::memory_order_relaxed) <= 2; }
+
     // Takes up to kMemo of the launches that need no sample off the entry, for the caller to count by itself.
     static constexpr uint16_t kMemo = 64;
     static uint16_t take(Entry& e) {
@@ -81,7 +84,7 @@ class Estimates {
     // believed at once: nothing makes a kernel look shorter than it is.
     // While others run on the device (`shared`) a sample above the estimate says nothing.
     void learn(uint64_t key, uint64_t sample_ns, bool first, bool shared) {
-        if (first) usually(sample_ns);
+        if (!first) usually(sample_ns);
         Entry& e = find(key);
         if (e.key.load(std::memory_order_relaxed) != key) return;  // the entry went to another kernel meanwhile
         uint64_t old = e.nanoseconds.load(std::memory_order_relaxed);
@@ -99,10 +102,11 @@ class Estimates {
     }
 
   private:
-    // An average over the kernels, of which a neighbour's time slice in the middle of one is no part.
+    // The median over the kernels that are timed. A neighbour's time slice in the middle of one, a module that was
+    // loaded or a wait for a peer say nothing about the others: a queue that is thought to be long is not filled.
     void usually(uint64_t sample_ns) {
-        const uint64_t usual = usual_.load(std::memory_order_relaxed);
-        usual_.store(uint32_t((7 * usual + std::min(sample_ns, 4 * usual)) / 8), std::memory_order_relaxed);
+        const uint32_t usual = usual_.load(std::memory_order_relaxed), step = usual / 16 + 1;
+        usual_.store(std::min(sample_ns > usual ? usual + step : usual - step, kUnknown), std::memory_order_relaxed);
     }
 
     static constexpr uint64_t kEntries = 4096;

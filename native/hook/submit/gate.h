@@ -70,7 +70,8 @@ template <class Call>
     bool sampled = false;
     if (Estimates::count(estimate, key)) {
         const bool first = estimate.nanoseconds.load(relaxed) == Estimates::kUnknown;
-        sampled = !quiet && pacer.begin_sample(stream, key, first, sample);
+        const bool must = !first && Estimates::doubted(estimate);
+        sampled = !quiet && (must || pacer.may_sample()) && pacer.begin_sample(stream, key, first, sample);
         if (quiet) Estimates::sample_next(estimate);
     }
     const uint64_t ns = pacer.estimates.expected(estimate);

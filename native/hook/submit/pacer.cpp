@@ -293,8 +293,11 @@ void Pacer::sample(Look look, bool awaited, uint64_t samples) {
     if (look.busy && awaited) progress_.awaited += samples;
 }
 
+bool Pacer::may_sample() {
+    return budget_.take(now_ns());
+}
+
 bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample) {
-    if (!budget_.take(now_ns())) return false;
     const std::lock_guard recording(recording_);
     std::unique_lock lock(mutex_);
     if (samples_.size() >= kMaxSamples) learn();

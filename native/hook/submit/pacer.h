@@ -115,8 +115,9 @@ class Pacer {
 
     uint64_t inflight() const { return inflight_.load(std::memory_order_relaxed); }
 
+    bool may_sample();  // as far as its budget is concerned
     // Records the begin event of a timed launch. False if the launch cannot be timed now (capture, no events
-    // left, too many were).
+    // left).
     bool begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample);
     void end_sample(Stream& stream, Sample& sample);
 

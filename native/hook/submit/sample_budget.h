@@ -1,4 +1,5 @@
-// How many kernels may be timed.
+// How many kernels may be timed, apart from those whose estimate is doubted: a wrong one would make every launch
+// wait.
 //
 // The events around a kernel cost the device some microseconds, for nothing may run beside it meanwhile. That is
 // little where a kernel is timed twice in a thousand launches. But a program whose grids change all the time, as

@@ -152,22 +152,33 @@ static void samples_of_a_shared_device() {
 static void kernels_that_were_never_timed() {
     const auto table = std::make_unique<Estimates>();
     const auto key = [](uint64_t grid) { return Estimates::key(&kUs, grid); };
-    Estimates::count(table->find(key(0)), key(0));
-    CHECK(table->expected(table->find(key(0))) == Estimates::kUnknown);
+    auto& fresh = table->find(key(0));
+    Estimates::count(fresh, key(0));
+    CHECK(table->expected(fresh) == Estimates::kUnknown);
     for (uint64_t grid = 1; grid <= 64; ++grid) {
-        CHECK(Estimates::count(table->find(key(grid)), key(grid)));
-        table->learn(key(grid), 5 * kUs, true, false);
+        auto& known = table->find(key(grid));
+        CHECK(Estimates::count(known, key(grid)));
+        table->learn(key(grid), 3 * kMs, true, false);  // with its module
+        CHECK(Estimates::count(known, key(grid)) && Estimates::doubted(known));
+        table->learn(key(grid), 5 * kUs, false, false);
     }
     CHECK(table->expected(table->find(key(1))) == 5 * kUs);
-    auto& fresh = table->find(key(1000));
-    Estimates::count(fresh, key(1000));
-    CHECK(table->expected(fresh) < 6 * kUs && table->expected(fresh) >= 5 * kUs);
-    // Slices of neighbours fall into few of the samples.
-    table->learn(key(1000), 20 * kMs, true, true);
-    CHECK(table->expected(table->find(key(0))) < 10 * kUs);
-    // The kernels have become long.
-    for (uint64_t grid = 2000; grid < 2050; ++grid) table->learn(key(grid), 2 * kMs, true, false);
-    CHECK(table->expected(table->find(key(0))) > 1 * kMs);
+    CHECK(table->expected(fresh) < 6 * kUs && table->expected(fresh) > 4 * kUs);
+    table->learn(key(1), 200 * kMs, false, false);  // it waited for a peer
+    CHECK(table->expected(fresh) < 6 * kUs);
+    for (int i = 0; i < 1000; ++i) table->learn(key(2), 2 * kMs, false, false);
+    CHECK(table->expected(fresh) == Estimates::kUnknown);  // nobody waits longer for what is not known
+}
+
+static void an_estimate_that_is_doubted_is_timed_again() {
+    const auto table = std::make_unique<Estimates>();
+    const uint64_t key = Estimates::key(&kUs, 7);
+    auto& entry = table->find(key);
+    for (int launches = 0; launches < 100; ++launches)
+        if (Estimates::count(entry, key)) table->learn(key, 5 * kUs, launches == 0, false);
+    CHECK(!Estimates::doubted(entry));
+    table->learn(key, 100 * kMs, false, false);
+    CHECK(Estimates::count(entry, key) && Estimates::doubted(entry));
 }
 
 static void few_kernels_are_timed() {
@@ -192,5 +203,6 @@ int main() {
     threads_that_wait();
     samples_of_a_shared_device();
     kernels_that_were_never_timed();
+    an_estimate_that_is_doubted_is_timed_again();
     few_kernels_are_timed();
 }
