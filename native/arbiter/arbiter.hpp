@@ -130,11 +130,11 @@ struct Attendance {
     bool contends = false;         // ... takes turns with another
     bool exclusive = false;        // ... runs only while others do not
     bool busy = false;             // ... runs, or its work has yet to drain
-    bool drains = false;           // ... and may not submit more
     bool stuck = false;            // ... should have drained by now: it may wait for work of another device
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds work = 0;          // completed by its clients here, by their own account
+    uint32_t at_rest = 0;          // how many of its clients have nothing in flight that drains
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
     Ranks ranks = {};              // its clients here
 };
@@ -143,8 +143,9 @@ struct Attendance {
 struct Reservation {
     GroupId gang = 0;  // 0: no gang's
     Nanoseconds until = kNever;
-    bool over = false;   // what is in flight drains
-    bool go_on = false;  // ... and only goes on if clients that have nothing in flight submit what it waits for
+    bool over = false;  // what is in flight drains
+    // ... and only goes on if clients that have nothing in flight submit what it waits for; how many may.
+    uint32_t go_on = 0;
     bool operator==(const Reservation&) const = default;
 };
 

@@ -46,6 +46,7 @@ struct Client {
     Nanoseconds active_at = 0;  // when it last ran or waited, if it does not now
     bool active = false;        // runs or waits, and ...
     bool lately = false;        // ... or did of late; as of the last attend()
+    bool at_rest = true;        // nothing of it drains; as of the last attend()
     Observation seen;
     Standing standing;
     Nanoseconds stopped_for = 0;  // the deadline for which it stopped last

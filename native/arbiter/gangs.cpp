@@ -410,8 +410,7 @@ bool Gangs::tell(Nanoseconds now) {
                 if (gang.phase == Gang::Phase::kOut) continue;
                 reservation.gang = member.seen.group;
                 reservation.over = gang.phase == Gang::Phase::kFinishing;
-                // Not one that still drains. It may be done any moment, and would submit the next step at once.
-                reservation.go_on = reservation.over && !gang.hangs && stuck(gang) && !member.seen.drains;
+                if (reservation.over && !gang.hangs && stuck(gang)) reservation.go_on = member.seen.at_rest;
                 reservation.until = reservation.over ? gang.until + p_.finish : gang.until;
             }
         }

@@ -27,7 +27,7 @@ bool Arbiter::State::admits(const Client& client) const {
     const Group& group = *client.group;
     if (group.planned > 0.0) {
         if (group.id != reservation.gang) return false;
-        if (reservation.over) return reservation.go_on;
+        if (reservation.over) return reservation.go_on > 0 && client.at_rest;
         return client.stopped_for < reservation.until - p.quantum_min / 2;  // not where the slot ends for it already
     }
     const Members* gang = slot_owner();
@@ -59,7 +59,7 @@ bool Arbiter::State::awaits_slot(const Client& client) const {
 Nanoseconds Arbiter::State::slot_end(const Lease& lease, Nanoseconds now) const {
     const Group& group = *lease.group;
     if (group.planned > 0.0) {
-        if (group.id != reservation.gang || (reservation.over && !reservation.go_on)) return now;
+        if (group.id != reservation.gang || (reservation.over && reservation.go_on == 0)) return now;
         return std::max(now, reservation.until);
     }
     if (const Members* gang = slot_owner())
@@ -88,9 +88,14 @@ const GroupSpec* Arbiter::spec(GroupId id) const {
 void Arbiter::attend(Nanoseconds now) {
     State& s = *state_;
     s.lately.clear();
-    for (const auto& [id, client] : s.clients) client->active = client->waiting;
-    for (const Lease& lease : s.leases.all())
+    for (const auto& [id, client] : s.clients) {
+        client->active = client->waiting;
+        client->at_rest = true;
+    }
+    for (const Lease& lease : s.leases.all()) {
         if (lease.occupies()) lease.client->active = true;
+        if (!lease.runs()) lease.client->at_rest = false;
+    }
     for (const auto& [id, client] : s.clients) {
         client->lately = client->active || (client->active_at > 0 && now - client->active_at <= kLately);
         if (client->lately) s.lately.push_back(client.get());
@@ -108,7 +113,6 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         if (lease.group != group) continue;
         a.busy = true;
         a.wants |= lease.runs();
-        a.drains |= !lease.runs();
         if (lease.runs() && lease.deadline == kNever) continue;
         // A kernel that has waited for its peers before is thought to be long, so no estimate is believed for ever.
         const Nanoseconds drained = std::clamp(lease.end, lease.stopped, lease.stopped + s.p.quantum_min);
@@ -120,6 +124,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     }
     for (const Client* client : group->members) {
         a.work += client->seen.work();
+        a.at_rest += client->at_rest;
         if (!client->lately) continue;
         a.exclusive |= client->standing.exclusive();
         const Observation& seen = client->seen;
