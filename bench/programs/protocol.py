@@ -15,6 +15,7 @@ Nothing is written within a window, so that the reader disturbs nobody.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import sys
 import time
@@ -60,6 +61,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def windows(options: argparse.Namespace, **about: Any) -> Iterator[Window]:
     """The windows of work. A program that takes the next one has done the units of the last."""
+    faulthandler.enable()  # one that crashes under gemlet says where
     say({"ready": True, **about})
     if not options.wait:
         yield from reported(Window(time.monotonic_ns(), options.seconds, {}))
