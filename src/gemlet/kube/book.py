@@ -105,10 +105,11 @@ class ShareBook:
             try:
                 # Side by side, for the kubelet waits: whichever of the two a crash leaves alone, `restore` finds.
                 await _all(self._save(), self._apply(share))
+                self._check_open(share)
             except BaseException as error:
                 if in_use:
                     self.unaccounted.add(share.id)
-                    del self.shares[share.id]
+                    self.shares.pop(share.id, None)
                     raise
                 with contextlib.suppress(OSError):
                     await self._undo(share, ask=not isinstance(error, DaemonUnreachable))
@@ -120,6 +121,7 @@ class ShareBook:
         async with self._alone_with(share.id):
             known = self.shares[share.id]
             if known == share:
+                await self._save_what_is_left()
                 return
             if known.granted != share.granted:
                 self._check_room(share)
@@ -132,11 +134,7 @@ class ShareBook:
                         await self._close(other.id)
                     await self._daemon.remove(known.group)
                 await self._apply(share)
-                if self.shares.get(share.id) is not share:  # and `restore` removes what has been made of it again
-                    raise GemletError(
-                        f"the share {share.id} was closed meanwhile: the kubelet gave its devices to another container",
-                        hint="wait for the kubelet's next try, or delete the pod",
-                    )
+                self._check_open(share)
             except BaseException:
                 if self.shares.get(share.id) is share:  # else it was in the way of another, and is closed
                     self.shares[share.id] = known
@@ -248,8 +246,7 @@ class ShareBook:
     async def _close(self, share_id: str) -> None:
         share = self.shares.get(share_id)
         if share is None:
-            if self._saved < self._changes:
-                await self._save()  # it was closed, and that could not be written then
+            await self._save_what_is_left()
             return
         cdi.remove(self._cdi, share_id)  # first: nothing new may start in it
         await self._remove_group(share.group)
@@ -266,10 +263,10 @@ class ShareBook:
         # that does not answer is not waited for again.
         cdi.remove(self._cdi, share.id)
         shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
-        if ask:
+        self.shares.pop(share.id, None)
+        if ask and not any(other.group == share.group for other in self.shares.values()):
             with contextlib.suppress(DaemonError):
                 await self._daemon.remove(share.group)
-        self.shares.pop(share.id, None)
         await self._save()
 
     async def _remove_group(self, group: str) -> None:
@@ -292,6 +289,13 @@ class ShareBook:
         for group in await self.unknown_groups():
             with contextlib.suppress(Refused):  # it goes when its programs have
                 await self._daemon.remove(group)
+
+    def _check_open(self, share: Share) -> None:
+        if self.shares.get(share.id) is not share:  # and `restore` removes what has been made of it again
+            raise GemletError(
+                f"the share {share.id} was closed meanwhile: the kubelet gave its devices to another container",
+                hint="wait for the kubelet's next try, or delete the pod",
+            )
 
     def _in_the_way_of(self, share: Share) -> list[Share]:
         # A device is given to one container at a time, and a name to one object: who had either before is gone.
@@ -329,9 +333,18 @@ class ShareBook:
         now, before = share.granted, self._before.get(share.id, share.granted)
         return max(now.compute, before.compute), max(now.memory, before.memory)
 
+    async def _save_what_is_left(self) -> None:
+        """Of what was done and could not be written then: the next try finds nothing else to do."""
+        if self._saved < self._changes:
+            await self._save()
+
     async def _save(self) -> None:
         self._changes += 1
-        own = self._changes
+        # Who asked for it may be gone before the disk has answered, as a kubelet that restarts. Its thread goes on, and
+        # must be alone with the file until it ends.
+        await asyncio.shield(asyncio.ensure_future(self._write(self._changes)))
+
+    async def _write(self, own: int) -> None:
         async with self._saving:
             if self._saved >= own:
                 return  # who waited before has written this change too: pods come in crowds, and a disk is slow

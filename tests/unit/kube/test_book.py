@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
 import time
 
 import msgspec
@@ -355,6 +356,84 @@ def test_many_shares_at_once_are_saved_together_and_wholly(node, run, monkeypatc
     run(many())
     assert len(writes) < 10
     assert len(checkpoint.load(node.path / "checkpoint.json").shares) == 20
+
+
+def test_a_kubelet_that_hangs_up_spoils_no_checkpoint(node, run, monkeypatch):
+    """The thread that writes cannot be cancelled: another one wrote the same file beside it, and what was there in the
+    end was half of it, or what had been before."""
+    save, at_work, go_on = checkpoint.save, [], threading.Event()
+    most = []
+
+    def stuck(file, shares, unaccounted):
+        at_work.append(shares)
+        most.append(len(at_work))
+        assert go_on.wait(60)
+        save(file, shares, unaccounted)
+        at_work.remove(shares)
+
+    monkeypatch.setattr(checkpoint, "save", stuck)
+
+    async def scenario():
+        first = asyncio.ensure_future(node.book.open(fakes.claim_share("u1")))
+        while not at_work:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        second = asyncio.ensure_future(node.book.open(fakes.claim_share("u2")))
+        first.cancel()
+        for _ in range(50):  # of the loop, in which a second thread would begin
+            await asyncio.sleep(0.001)
+        go_on.set()
+        await second
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    run(scenario())
+    assert max(most) == 1, "one writes at a time"
+    assert [share.id for share in checkpoint.load(node.path / "checkpoint.json").shares] == ["claim-u2"]
+
+
+def test_a_change_that_could_not_be_written_is_written_at_the_next_try(node, run, monkeypatch):
+    """The next try found nothing to change and succeeded: the pod started, and the next agent knew neither its name nor
+    what it was to have."""
+    before = fakes.claim_share()
+    after = msgspec.structs.replace(before, group="default/p/c", amounts=fakes.amounts(memory=8))
+    run(node.book.open(before))
+    save, full = checkpoint.save, [28]
+
+    def tried(*given):
+        if full:
+            raise OSError(full.pop(), "No space left on device")
+        save(*given)
+
+    monkeypatch.setattr(checkpoint, "save", tried)
+    with pytest.raises(OSError, match="No space left"):
+        run(node.book.change(after))
+    run(node.book.change(after))
+    assert checkpoint.load(node.path / "checkpoint.json").shares == [after]
+
+
+def test_a_share_that_is_closed_while_it_opens_is_not_announced(node, run, monkeypatch):
+    """The kubelet gives the devices of a container that it gave up to the next one."""
+    held, opened = asyncio.Event(), node.daemon.open
+
+    async def slow(share, path, *, device):
+        if share.group == "units-1":
+            await held.wait()
+        await opened(share, path, device=device)
+
+    monkeypatch.setattr(node.daemon, "open", slow)
+
+    async def scenario():
+        first = asyncio.ensure_future(node.book.open(units(1)))
+        while "units-1" not in node.book.shares:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        other = msgspec.structs.replace(units(2), devices=units(1).devices)
+        await node.book.open(other)
+        held.set()
+        with pytest.raises(GemletError, match="closed meanwhile"):
+            await first
+
+    run(scenario())
+    assert set(node.book.shares) == set(node.daemon.opened) == {"units-2"}
 
 
 def test_who_waited_for_a_share_to_close_is_alone_with_it(node, run):
