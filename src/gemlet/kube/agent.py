@@ -112,7 +112,10 @@ class Agent:
             self._resources.append(SlotResource(allocations, per_gpu=options.slots_per_gpu, packing=options.packing))
         elif options.face == "units":
             self._resources += UnitResources(allocations, packing=options.packing).both()
-        self._dra = DraDriver(self._book, self._gpus, api, pool=options.node) if options.face == "dra" else None
+        self._dra = None
+        if options.face == "dra":
+            look_again = self._follower.look_again
+            self._dra = DraDriver(self._book, self._gpus, api, pool=options.node, look_again=look_again)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for as long as the agent does."""

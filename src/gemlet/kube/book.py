@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0  # for the processes of a pod that has just ended to be gone from the daemon's books
 CLOSE_STEP_SECONDS = 0.05
+_MARK = "withheld"  # in a share's directory, for the next agent
+_BEFORE = ""  # in the place of the pods for which the agent before withheld a share
 
 
 class NoRoom(GemletError):
@@ -62,7 +64,8 @@ class ShareBook:
         self.unaccounted = set(loaded.unaccounted) - set(self.shares)
         if loaded.damage is not None:
             self._keep_all(loaded.damage)
-        self._withheld: dict[str, set[str]] = {}  # from new containers, by share: uids of the pods for which it is
+        # From new containers, by share: uids of the pods for which it is.
+        self._withheld = {share_id: {_BEFORE} for share_id in self.shares if self._mark(share_id).exists()}
         self._before: dict[str, Amounts] = {}  # granted to those that are being changed
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._there: Counter[str] = Counter()  # who has each of them, or waits for it
@@ -154,13 +157,20 @@ class ShareBook:
         """Lets no container start in the share of a claim while there is the pod with that uid. Raises OSError."""
         self._withheld.setdefault(share_id, set()).add(pod)
         cdi.remove(self._cdi, share_id)
+        self._mark(share_id).touch()
 
     def release(self, share_id: str, pod: str) -> None:
         """Undoes `withhold` for one pod. Raises OSError."""
         pods = self._withheld.get(share_id, set())
         pods.discard(pod)
         if not pods and self._withheld.pop(share_id, None) is not None and share_id in self.shares:
+            self._mark(share_id).unlink(missing_ok=True)
             self._write_file(self.shares[share_id])
+
+    def release_unseen(self) -> None:
+        """Undoes what an agent before this one withheld, now that every pod has been looked at. Raises OSError."""
+        for share_id in list(self._withheld):
+            self.release(share_id, _BEFORE)
 
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
@@ -207,6 +217,9 @@ class ShareBook:
             self._there[share_id] -= 1
             if not self._there[share_id]:
                 del self._there[share_id], self._locks[share_id]
+
+    def _mark(self, share_id: str) -> Path:
+        return Path(share_directory(self.host.shares, share_id)) / _MARK
 
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240

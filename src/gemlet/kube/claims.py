@@ -89,15 +89,15 @@ def container_of(pod: Mapping[str, Any], claim: str) -> str:
     return users[0] if len(users) == 1 else ""
 
 
-def used_by(pod: Mapping[str, Any], ours: set[str]) -> set[str]:
-    """Those of the claims ``ours`` that containers of ``pod`` use."""
+def used_by(pod: Mapping[str, Any]) -> set[str]:
+    """The claims that containers of ``pod`` use, of whatever driver."""
     claims = _claims_of(pod)
     return {
         claim
         for kind in ("initContainers", "containers")
         for container in pod["spec"].get(kind) or []
         for claim in _used(container, claims, pod).values()
-        if claim in ours
+        if claim is not None
     }
 
 

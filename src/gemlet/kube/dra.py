@@ -23,7 +23,7 @@ from gemlet.kube.protocol import registration_pb2 as registration
 from gemlet.kube.share import claim_uid_of, share_id_of_claim
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from gemlet.kube.book import ShareBook
@@ -47,13 +47,25 @@ def claim_path(namespace: str, name: str) -> str:
 
 
 class DraDriver:
-    """DRAPlugin and DRAResourceHealth for the node ``pool``."""
+    """DRAPlugin and DRAResourceHealth for the node ``pool``.
 
-    def __init__(self, book: ShareBook, gpus: Gpus, api: Objects, *, pool: str) -> None:
+    ``look_again``: checks the pods of a namespace that were seen before their claim became a share. Raises ApiError.
+    """
+
+    def __init__(
+        self,
+        book: ShareBook,
+        gpus: Gpus,
+        api: Objects,
+        *,
+        pool: str,
+        look_again: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         self._book = book
         self._gpus = gpus
         self._api = api
         self._pool = pool
+        self._look_again = look_again
 
     async def NodePrepareResources(  # noqa: N802
         self, request: messages.NodePrepareResourcesRequest
@@ -132,7 +144,10 @@ class DraDriver:
             if name == share.pod.name:  # which its annotations and metrics are by
                 user = msgspec.structs.replace(share.pod, container=claims.container_of(pod, claim.name))
                 share = msgspec.structs.replace(share, pod=user)
-        return await self._book.open(share)
+        opened = await self._book.open(share)
+        if self._look_again is not None:  # before the kubelet hears of it, which then starts whatever uses the claim
+            await self._look_again(claim.namespace)
+        return opened
 
     def _response(self, share: Share) -> messages.NodePrepareResourceResponse:
         answer = messages.NodePrepareResourceResponse()

@@ -4,7 +4,8 @@ GaiaGPU's dynamic allocation. An annotation that makes no sense changes nothing,
 why.
 
 The kubelet has a claim prepared for the first pod that uses it, and tells nobody of the next ones, nor of annotations
-that change. So each pod is checked here, too: while one would leave its share, no container starts in that share.
+that change. So each pod is checked here, too: while one would leave its share, no container starts in that share. A pod
+may be here before its claim is a share: it is checked again then.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from gemlet.kube.ask import for_container
 from gemlet.kube.device_plugin import error_message
 from gemlet.kube.pod_event import MAX_TEXT, warning
 from gemlet.kube.request import BadRequest, in_force
+from gemlet.kube.share import Pod
 
 if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.book import ShareBook
-    from gemlet.kube.share import Pod, Share
+    from gemlet.kube.share import Share
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +49,34 @@ class PodFollower:
         self._book = book
         self._node = node
         self._withheld: dict[str, set[str]] = {}  # shares by the uid of the pod for which they are withheld
+        self._suspects: dict[str, Pod] = {}  # by uid, those that a claim could not hold if it came to be a share
         self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
-        """A pod as it is now. Raises ApiError."""
+        """A pod of this node as it is now. Raises GemletError, also where another has taken its name meanwhile: the
+        kubelet says of whom a container is by the name only."""
         found: dict[str, Any] = await self._api.get(pod_path(pod))
+        node = found["spec"].get("nodeName")
+        if node != self._node:
+            raise GemletError(
+                f"the pod {pod.namespace}/{pod.name} is one of {node or 'no node'} now, and not of {self._node}",
+                hint="wait for the kubelet to end the one before, or give the agent its node's name in --node",
+            )
         return found
+
+    async def look_again(self, namespace: str) -> None:
+        """Checks the pods that are here already, now that a claim of their namespace is a share. Raises ApiError."""
+        for uid, pod in list(self._suspects.items()):
+            if pod.namespace != namespace:
+                continue
+            try:
+                seen = await self._api.get(pod_path(pod))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                self._suspects.pop(uid, None)
+            else:
+                await self._check(seen)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -70,13 +94,17 @@ class PodFollower:
         async for pod in pods:
             there.add(pod["metadata"]["uid"])
             await self._try_to_apply(pod)
-        for uid in self._withheld.keys() - there:
-            self._release(uid)
+        for uid in (self._withheld.keys() | self._suspects.keys()) - there:
+            self._forget(uid)
+        try:
+            self._book.release_unseen()
+        except OSError as error:
+            logger.warning("shares not given back: %s", error)  # `restore` does it
         async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=pods.version):
             if kind in ("ADDED", "MODIFIED"):
                 await self._try_to_apply(pod)
             elif kind == "DELETED":
-                self._release(pod["metadata"]["uid"])
+                self._forget(pod["metadata"]["uid"])
                 await self._end(pod)
 
     async def _try_to_apply(self, seen: dict[str, Any]) -> None:
@@ -102,33 +130,48 @@ class PodFollower:
             if share.claim and share.claim[0] == meta["namespace"]
         }
         ended = (seen.get("status") or {}).get("phase") in ENDED
-        used = set() if ended or not ours else claims.used_by(seen, set(ours))
-        try:
-            if used:
-                claims.check_pod(seen, set(ours), self._book.host.kept)
-        except BadRequest as error:
-            shares = {ours[name] for name in used}
-            before = self._withheld.get(meta["uid"])
+        used = set() if ended else claims.used_by(seen)
+        self._suspects.pop(meta["uid"], None)
+        if used - ours.keys() and self._trouble(seen, used) is not None:
+            self._suspects[meta["uid"]] = Pod(namespace=meta["namespace"], name=meta["name"])
+        trouble = self._trouble(seen, set(ours)) if used & ours.keys() else None
+        shares = {ours[name] for name in used & ours.keys()} if trouble is not None else set()
+        before = self._withheld.pop(meta["uid"], set())
+        if shares:
             self._withheld[meta["uid"]] = shares
-            try:
-                for share_id in shares:
-                    self._book.withhold(share_id, meta["uid"])
-                for share_id in (before or set()) - shares:
-                    self._book.release(share_id, meta["uid"])
-            except OSError as trouble:
-                logger.error("shares of pod=%s/%s not withheld: %s", meta["namespace"], meta["name"], trouble)
-            if before is None:
-                text = f"{error_message(error)}; until then no container starts in its share"
-                await self._tell(meta, text, reason="ShareWithheld")
-        else:
-            self._release(meta["uid"])
+        for share_id in shares:
+            self._withhold(share_id, meta)
+        for share_id in before - shares:
+            self._release(share_id, meta["uid"])
+        if trouble is not None and not before:
+            text = f"{error_message(trouble)}; until then no container starts in its share"
+            await self._tell(meta, text, reason="ShareWithheld")
 
-    def _release(self, uid: str) -> None:
+    def _trouble(self, seen: dict[str, Any], ours: set[str]) -> BadRequest | None:
+        """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can."""
         try:
-            for share_id in self._withheld.pop(uid, ()):
-                self._book.release(share_id, uid)
+            claims.check_pod(seen, ours, self._book.host.kept)
+        except BadRequest as error:
+            return error
+        return None
+
+    def _withhold(self, share_id: str, meta: dict[str, Any]) -> None:
+        try:
+            self._book.withhold(share_id, meta["uid"])
         except OSError as error:
-            logger.warning("share not given back: %s", error)  # `restore` does it
+            pod = f"{meta['namespace']}/{meta['name']}"
+            logger.error("share=%s not withheld from pod=%s: %s", share_id, pod, error)
+
+    def _release(self, share_id: str, uid: str) -> None:
+        try:
+            self._book.release(share_id, uid)
+        except OSError as error:
+            logger.warning("share=%s not given back: %s", share_id, error)  # `restore` does it
+
+    def _forget(self, uid: str) -> None:
+        self._suspects.pop(uid, None)
+        for share_id in self._withheld.pop(uid, ()):
+            self._release(share_id, uid)
 
     async def _end(self, seen: dict[str, Any]) -> None:
         # Sooner than the reaper: the next pod of that name must not be taken for this one. Claims are unprepared.

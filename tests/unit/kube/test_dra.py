@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from gemlet.kube import cdi, services
+from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import DraDriver, claim_path
 from gemlet.kube.kubelet_socket import identity
@@ -54,6 +55,12 @@ class Setup:
         self.root = node.path / "kubelet"
         self.gpus = Gpus()
         self.api = fakes.FakeApi()
+        self.looked, self.unseen = [], None
+
+    async def look_again(self, namespace):
+        self.looked.append((namespace, set(self.node.book.shares)))
+        if self.unseen is not None:
+            raise self.unseen
 
     def put(self, claim, *pods):
         self.api.objects[claim_path("default", claim["metadata"]["name"])] = claim
@@ -64,7 +71,7 @@ class Setup:
     @contextlib.asynccontextmanager
     async def running(self):
         await self.gpus.set(fakes.GPUS)
-        driver = DraDriver(self.node.book, self.gpus, self.api, pool="n1")
+        driver = DraDriver(self.node.book, self.gpus, self.api, pool="n1", look_again=self.look_again)
         task = asyncio.create_task(keep_served(driver, self.root, look=0.02))
         try:
             yield await Kubelet.discover(self.root)
@@ -229,6 +236,16 @@ async def test_a_container_that_would_leave_its_share_is_refused(setup, kubelet)
     answers = await kubelet.prepare(("u1", "u1"))
     assert "spec.containers[0].env[LD_PRELOAD]" in answers["u1"].error
     assert not cdi.share_ids(setup.node.cdi)
+
+
+@scenario
+async def test_pods_that_are_here_already_are_looked_at_before_the_kubelet_hears(setup, kubelet):
+    setup.put(allocated("u1"))
+    setup.unseen = ApiError("no answer", status=0)
+    assert "no answer" in (await kubelet.prepare(("u1", "u1")))["u1"].error
+    setup.unseen = None
+    assert not (await kubelet.prepare(("u1", "u1")))["u1"].error
+    assert setup.looked == 2 * [("default", {"claim-u1"})]
 
 
 @scenario

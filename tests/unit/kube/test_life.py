@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gemlet.daemon.status import ClientStatus, GroupStatus, SwapStatus
+from gemlet.errors import GemletError
 from gemlet.kube import cdi, metrics, reaper, templates
 from gemlet.kube.admission import patch, template_name
 from gemlet.kube.api_server import ApiError
@@ -176,6 +177,96 @@ class TestFollower:
         run(node.book.close("claim-u1"))
         run(node.book.open(fakes.claim_share("u1")))
         assert len(cdi.share_ids(node.cdi)) == 2, "what is closed is forgotten"
+
+    def test_a_pod_that_was_there_before_its_claim_was_a_share_is_checked(self, node, run):
+        """It may name its node itself, or come with the pod for which the claim is prepared; the kubelet starts it in
+        the share of that one without a word."""
+        api = FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        other = claiming_pod("other", "someone-elses", securityContext={"privileged": True})
+        for pod in (claiming_pod("good", "u1"), hostile, other):
+            api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
+            run(follower._apply(pod))
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower.look_again("elsewhere"))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        run(follower.look_again("default"))
+        assert cdi.share_ids(node.cdi) == set()
+        ((_, event),) = api.created
+        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
+        assert len(follower._suspects) == 1, "what has become a share is followed, what is none may become one"
+        del api.objects["/api/v1/namespaces/default/pods/other"]
+        run(follower.look_again("default"))
+        assert not follower._suspects
+        run(follower._apply(hostile | {"status": {"phase": "Failed"}}))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+    def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
+        follower = PodFollower(FollowedApi(), node.book, "n1")
+        run(follower._apply(claiming_pod("hostile", "u1", securityContext={"privileged": True})))
+
+        async def down(path, **query):
+            raise ApiError("no answer", status=0)
+
+        follower._api.get = down
+        with pytest.raises(ApiError, match="no answer"):
+            run(follower.look_again("default"))
+
+    def test_what_is_withheld_stays_so_when_the_agent_restarts(self, node, run):
+        """The next agent wrote the file before it had seen the pods, and a container that waited for it started."""
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        for uid in ("u1", "u2"):
+            run(node.book.open(fakes.claim_share(uid)))
+        run(PodFollower(FollowedApi(), node.book, "n1")._apply(hostile))
+        for pods, files in (([hostile], {"claim-u2"}), ([], {"claim-u1", "claim-u2"})):
+            node.restart()
+            run(node.book.restore())
+            assert cdi.share_ids(node.cdi) == {"claim-u2"}
+            assert not node.book.incomplete(set(node.daemon.opened))
+            api = FollowedApi()
+            api.objects["/api/v1/pods"] = {"items": pods}
+            run(PodFollower(api, node.book, "n1")._follow())
+            assert cdi.share_ids(node.cdi) == files
+        node.restart()
+        run(node.book.restore())
+        assert len(cdi.share_ids(node.cdi)) == 2, "nothing of it is left"
+
+    def test_one_file_that_cannot_be_written_keeps_no_other_share_back(self, node, run, monkeypatch):
+        """The first that failed left all others withheld for as long as the agent ran."""
+        follower = PodFollower(FollowedApi(), node.book, "n1")
+        claims_of = {"u1", "u2", "u3"}
+        for uid in claims_of:
+            run(node.book.open(fakes.claim_share(uid)))
+        hostile = claiming_pod("hostile", "u1")
+        hostile["spec"]["resourceClaims"] = [{"name": uid, "resourceClaimName": uid} for uid in claims_of]
+        hostile["spec"]["containers"][0]["resources"] = {"claims": [{"name": uid} for uid in claims_of]}
+        run(follower._apply(hostile))
+        assert cdi.share_ids(node.cdi) == set()
+        write, full = cdi.write, [28]
+
+        def tried(*given):
+            if full:
+                raise OSError(full.pop(), "No space left on device")
+            return write(*given)
+
+        monkeypatch.setattr(cdi, "write", tried)
+        run(follower._apply(hostile | {"status": {"phase": "Failed"}}))
+        assert len(cdi.share_ids(node.cdi)) == 2
+        assert node.book.incomplete(set(node.daemon.opened))
+        run(node.book.restore())
+        assert len(cdi.share_ids(node.cdi)) == 3
+
+    def test_a_pod_of_another_node_is_not_the_one_that_starts_here(self, node, run):
+        """The kubelet names the pod whose container starts, and another of that name may be there meanwhile."""
+        api = FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        pod = api.objects["/api/v1/namespaces/default/pods/p"] = {"spec": {"nodeName": "n1"}}
+        assert run(follower.seen(Pod(namespace="default", name="p"))) == pod
+        for where in ("n2", None):
+            pod["spec"]["nodeName"] = where
+            with pytest.raises(GemletError, match=f"one of {where or 'no node'} now"):
+                run(follower.seen(Pod(namespace="default", name="p")))
 
     def test_a_pod_that_went_unseen_withholds_nothing(self, node, run):
         class Listing(FollowedApi):
