@@ -8,41 +8,44 @@ from gemlet.kube import names
 from gemlet.kube.api_server import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from gemlet.kube.api_server import ApiServer
 
 ENDED = ("Succeeded", "Failed")
 
 
-def holders(pods: Iterable[Mapping[str, Any]], claims: Iterable[Mapping[str, Any]]) -> list[str]:
-    """NAMESPACE/NAME of each pod that has been placed and not ended, and has one of gemlet's resources or claims."""
-    reserved = {
-        (claim["metadata"]["namespace"], user["name"])
-        for claim in claims
-        if _ours(claim)
-        for user in (claim.get("status") or {}).get("reservedFor") or []
-        if user.get("resource") == "pods"
-    }
-    found = []
-    for pod in pods:
-        place = (pod["metadata"]["namespace"], pod["metadata"]["name"])
-        alive = (pod.get("status") or {}).get("phase") not in ENDED and pod["spec"].get("nodeName")
-        if alive and (place in reserved or _counted(pod)):
-            found.append("/".join(place))
-    return sorted(found)
-
-
 async def find(api: ApiServer) -> list[str]:
-    """The same of the cluster as it is. Raises ApiError."""
-    pods = (await api.get("/api/v1/pods"))["items"]
+    """NAMESPACE/NAME of each pod of the cluster that has a share now. Raises ApiError."""
+    reserved: set[tuple[str, str]] = set()
     try:
-        claims = (await api.get("/apis/resource.k8s.io/v1/resourceclaims"))["items"]
+        async for claim in api.listed("/apis/resource.k8s.io/v1/resourceclaims"):
+            reserved |= users(claim)
     except ApiError as error:
         if error.status not in (403, 404):  # a cluster, or an installation, without claims
             raise
-        claims = []
-    return holders(pods, claims)
+    return sorted(["/".join(_place(pod)) async for pod in api.listed("/api/v1/pods") if holds(pod, reserved)])
+
+
+def users(claim: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Namespace and name of each pod that has a claim, if the claim is one of gemlet's."""
+    if not _ours(claim):
+        return set()
+    return {
+        (claim["metadata"]["namespace"], user["name"])
+        for user in (claim.get("status") or {}).get("reservedFor") or []
+        if user.get("resource") == "pods"
+    }
+
+
+def holds(pod: Mapping[str, Any], reserved: set[tuple[str, str]]) -> bool:
+    """Whether a pod has been placed and not ended, and has one of gemlet's resources, or a claim by ``reserved``."""
+    alive = (pod.get("status") or {}).get("phase") not in ENDED and pod["spec"].get("nodeName")
+    return bool(alive) and (_place(pod) in reserved or _counted(pod))
+
+
+def _place(pod: Mapping[str, Any]) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
 def _ours(claim: Mapping[str, Any]) -> bool:

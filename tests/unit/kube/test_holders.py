@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemlet.kube.api_server import ApiError
-from gemlet.kube.holders import find, holders
+from gemlet.kube.holders import find
 from tests.unit.kube import fakes
 
 
@@ -28,7 +28,7 @@ def claim(user, driver="gemlet.dev"):
 SLOT = {"gemlet.dev/share": "1"}
 
 
-def test_pods_with_a_slot_or_a_claim_hold_a_share_until_they_end():
+def test_pods_with_a_slot_or_a_claim_hold_a_share_until_they_end(run):
     pods = [
         pod("slot", **SLOT),
         pod("units", **{"gemlet.dev/compute-units": "1", "gemlet.dev/memory-units": "1"}),
@@ -43,7 +43,9 @@ def test_pods_with_a_slot_or_a_claim_hold_a_share_until_they_end():
         claim("others-claim", driver="gpu.nvidia.com"),
         {"metadata": {"namespace": "n", "name": "c"}},
     ]
-    assert holders(pods, claims) == ["default/claims", "default/slot", "default/units"]
+    api = fakes.FakeApi()
+    api.objects |= {"/api/v1/pods": {"items": pods}, "/apis/resource.k8s.io/v1/resourceclaims": {"items": claims}}
+    assert run(find(api)) == ["default/claims", "default/slot", "default/units"]
 
 
 def test_a_cluster_without_claims_is_asked_for_its_pods_only(run):
