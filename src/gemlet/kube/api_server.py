@@ -11,7 +11,7 @@ import base64
 import json
 import ssl
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,12 @@ from gemlet.errors import GemletError
 from gemlet.kube.http_connection import HttpConnection, HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 10.0
 WATCH_SECONDS = 300
+AGAIN_SECONDS = 2.0  # from the beginning of a watch to that of the next, at least
 # Of a list. Who may make pods decides how many there are and what is in them, up to 1.5 MB each: a page is as many as
 # PAGE_OBJECTS that have no more than PAGE_BYTES, of which objects in Python are up to 20 times.
 PAGE_OBJECTS = 400
@@ -46,11 +47,13 @@ class _TooLong(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where the apiserver is and who we are. ``token``: a file, read anew for each request because it is rotated."""
+    """Where the apiserver is and who we are. ``token``: a file, read anew for each request because it is rotated;
+    ``authority``: one that has what ``context`` trusts, for the same reason."""
 
     url: str
     context: ssl.SSLContext | None = None
     token: Path | None = None
+    authority: Path | None = None
 
 
 def in_cluster(host: str, port: str, directory: Path = SERVICE_ACCOUNT) -> Access:
@@ -63,7 +66,8 @@ def in_cluster(host: str, port: str, directory: Path = SERVICE_ACCOUNT) -> Acces
             hint="outside a cluster, name a kubeconfig with --kubeconfig",
         ) from None
     bracketed = f"[{host}]" if ":" in host else host
-    return Access(url=f"https://{bracketed}:{port}", context=context, token=directory / "token")
+    authority = directory / "ca.crt"
+    return Access(url=f"https://{bracketed}:{port}", context=context, token=directory / "token", authority=authority)
 
 
 def from_kubeconfig(path: Path) -> Access:
@@ -90,6 +94,8 @@ class ApiServer:
 
     def __init__(self, access: Access) -> None:
         self._access = access
+        self._context = access.context
+        self._trusted = ""  # what the file of the authority had when the context was made of it
         self._free: list[HttpConnection] = []
 
     async def get(self, path: str, **query: str) -> Any:
@@ -98,10 +104,10 @@ class ApiServer:
     def listed(self, path: str, **query: str) -> Listing:
         return Listing(self, path, query)
 
-    async def page(self, path: str, query: dict[str, str], *, most: int | None) -> Any:
-        """As `get`; None for more than ``most`` bytes."""
+    async def page(self, path: str, query: dict[str, str], *, most: int | None) -> tuple[Any, int] | None:
+        """As `get`, and how many bytes it was; None for more than ``most``."""
         try:
-            return await self._ask("GET", path, query=query, most=most)
+            return await self._ask_sized("GET", path, query=query, most=most)
         except _TooLong:
             return None
 
@@ -117,22 +123,35 @@ class ApiServer:
                 raise
 
     async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Any]]:
-        """Events after ``resourceVersion`` in ``query``, as (type, object); ends after some minutes."""
+        """Events after ``resourceVersion`` in ``query``, as (type, object), without an end: a new list of what there is
+        would be one of the whole cluster for the apiserver, from each node."""
+        while True:
+            again = asyncio.get_running_loop().time() + AGAIN_SECONDS
+            async with aclosing(self.watch_once(path, **query)) as events:
+                async for kind, found in events:
+                    version = (found.get("metadata") or {}).get("resourceVersion")
+                    query |= {"resourceVersion": version} if version else {}
+                    yield kind, found
+            # It may have ended at once, and the next one may, too.
+            await asyncio.sleep(max(0.0, again - asyncio.get_running_loop().time()))
+
+    async def watch_once(self, path: str, **query: str) -> AsyncGenerator[tuple[str, Any]]:
+        """As `watch`; ends after some minutes."""
         query |= {"watch": "true", "timeoutSeconds": str(WATCH_SECONDS), "allowWatchBookmarks": "true"}
         connection = None
         try:
             async with asyncio.timeout(SECONDS):
-                connection = await HttpConnection.open(self._access.url, self._access.context)
+                connection = await self._connection()
                 reply = await connection.ask("GET", _target(path, query), self._headers())
                 if reply.status_code != 200:
                     raise _refusal(reply.status_code, await _whole(connection), f"GET {path}")
             # No timeout around this: it would end the task of a consumer that takes long for an event.
             connection.patience = WATCH_SECONDS + 30
             async for line in _lines(connection):
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    raise ApiError(f"watch {path}: {event['object'].get('message')}", status=410)
-                yield event["type"], event["object"]
+                kind, found = _event(json.loads(line))
+                if kind == "ERROR":
+                    raise ApiError(f"watch {path}: {found.get('message')}", status=410)
+                yield kind, found
         except (HttpError, OSError, ValueError, RecursionError) as error:  # a TimeoutError is an OSError
             raise ApiError(f"watch {path}: {str(error) or type(error).__name__}") from None
         finally:
@@ -143,16 +162,19 @@ class ApiServer:
         while self._free:
             await self._free.pop().close()
 
-    async def _ask(
+    async def _ask(self, method: str, path: str, *, query: dict[str, str] | None = None, body: Any = None) -> Any:
+        return (await self._ask_sized(method, path, query=query, body=body))[0]
+
+    async def _ask_sized(
         self, method: str, path: str, *, query: dict[str, str] | None = None, body: Any = None, most: int | None = None
-    ) -> Any:
+    ) -> tuple[Any, int]:
         content = None if body is None else json.dumps(body).encode()
         try:
             async with asyncio.timeout(SECONDS):
                 status, text = await self._exchange(method, _target(path, query or {}), content, most)
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")
-                return json.loads(text)
+                return json.loads(text), len(text)
         except (HttpError, OSError, ValueError, RecursionError) as error:  # of what somebody nested deeply
             raise ApiError(
                 f"{method} {path}: {str(error) or type(error).__name__}", hint="check that the apiserver runs"
@@ -161,7 +183,7 @@ class ApiServer:
     async def _exchange(self, method: str, target: str, body: bytes | None, most: int | None) -> tuple[int, bytes]:
         while True:
             used = bool(self._free)
-            connection = self._free.pop() if used else await HttpConnection.open(self._access.url, self._access.context)
+            connection = self._free.pop() if used else await self._connection()
             kept = False
             try:
                 reply = await connection.ask(method, target, self._headers(), body)
@@ -176,6 +198,14 @@ class ApiServer:
                     self._free.append(connection)
                 else:
                     await connection.close()
+
+    async def _connection(self) -> HttpConnection:
+        if self._access.authority is not None:
+            with suppress(OSError, ValueError):  # `ssl.SSLError` among them: of half a file the one before stays
+                content = self._access.authority.read_text()
+                if content != self._trusted:
+                    self._context, self._trusted = ssl.create_default_context(cadata=content), content
+        return await HttpConnection.open(self._access.url, self._context)
 
     def _headers(self) -> dict[str, str]:
         if self._access.token is None:
@@ -202,12 +232,14 @@ class Listing:
             if page is None:
                 limit = max(1, limit // 4)
                 continue
-            items, meta = page["items"], page["metadata"]
+            items, self.version, rest = _parts(page[0], self._path)
+            # Few large objects must not make every other one a request of its own.
+            fitting = len(items) * PAGE_BYTES // (2 * page[1])
+            limit = max(1, min(fitting, 4 * limit, PAGE_OBJECTS)) if items else limit
             del page
             items.reverse()
             while items:
                 yield items.pop()
-            self.version, rest = meta["resourceVersion"], meta.get("continue") or ""
             if not rest:
                 return
 
@@ -234,6 +266,26 @@ async def _whole(connection: HttpConnection, most: int | None = None) -> bytes:
         if most is not None and len(read) > most:
             raise _TooLong
     return bytes(read)
+
+
+def _event(line: Any) -> tuple[str, dict[str, Any]]:
+    """Raises ValueError for what is none."""
+    try:
+        kind, found = str(line["type"]), line["object"]
+    except (LookupError, TypeError):
+        raise ValueError("what came is not an event") from None
+    if not isinstance(found, dict):
+        raise ValueError("an event is not about an object")
+    return kind, found
+
+
+def _parts(page: Any, path: str) -> tuple[list[Any], str, str]:
+    """The objects of a page, the version of the list, and where it goes on, "" at its end. Raises ApiError."""
+    try:
+        meta = page["metadata"]
+        return list(page["items"] or ()), str(meta["resourceVersion"]), meta.get("continue") or ""
+    except (LookupError, TypeError, AttributeError):
+        raise ApiError(f"GET {path}: what came is not a list of objects") from None
 
 
 def _refusal(status: int, text: bytes, what: str) -> ApiError:

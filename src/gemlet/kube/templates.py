@@ -178,6 +178,8 @@ class TemplateMaker:
                 async for kind, pod in self._api.watch("/api/v1/pods", resourceVersion=pods.version):
                     if kind == "ADDED":
                         await self.try_to_make(pod)
+                    elif kind == "DELETED":
+                        self._told.discard(pod["metadata"]["uid"])
             except ApiError as error:
                 logger.warning("templates: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
 
 import pytest
 from aiohttp import web
@@ -59,10 +60,11 @@ async def gone(request):
     return web.Response(status=404, text="not json")
 
 
-def with_server(scenario, token=None):
+def with_server(scenario, token=None, **pages):
     async def whole():
         app = web.Application()
         app.add_routes([web.get("/pods", pods), web.get("/forbidden", forbidden), web.get("/nested", nested)])
+        app.add_routes(web.get(f"/{name}", answer) for name, answer in pages.items())
         app.add_routes([web.post("/pods", created), web.delete("/pods", gone)])
         runner = web.AppRunner(app)
         await runner.setup()
@@ -129,7 +131,7 @@ def test_an_object_that_is_nested_deeply_is_an_error():
 
 def test_a_watch_gives_whole_objects_however_long():
     async def scenario(api):
-        seen = [entry["name"] async for _, entry in api.watch("/pods", resourceVersion="1")]
+        seen = [entry["name"] async for _, entry in api.watch_once("/pods", resourceVersion="1")]
         assert seen == ["a", LONG]
         with pytest.raises(ApiError, match="too old"):
             async for _ in api.watch("/pods", resourceVersion="old"):
@@ -161,6 +163,129 @@ def test_a_list_comes_in_pages_that_fit_into_memory(monkeypatch):
         assert max(read) < 2 * len(LONG)
 
     with_server(scenario)
+
+
+def test_a_few_large_objects_do_not_make_every_other_a_request_of_its_own():
+    """Three pods of 1.5 MB made the list of a cluster's 10,000 one of 10,000 requests, which took longer than the
+    apiserver keeps a list for."""
+    asked = []
+
+    async def many(request):
+        at, limit = int(request.query.get("continue", 0)), int(request.query["limit"])
+        asked.append(limit)
+        numbers = range(at, min(5000, at + limit))
+        meta = {"resourceVersion": "7"} | ({"continue": str(at + limit)} if at + limit < 5000 else {})
+        items = [{"n": number, "text": "x" * 1_500_000 if number in (3, 4, 5, 6) else ""} for number in numbers]
+        return web.json_response({"items": items, "metadata": meta})
+
+    async def scenario(api):
+        assert [pod["n"] async for pod in api.listed("/many")] == list(range(5000))
+        assert max(asked) == api_server.PAGE_OBJECTS
+        assert len(asked) < 40
+
+    with_server(scenario, many=many)
+
+
+@pytest.mark.parametrize("page", ["{}", "[]", "null", '{"items": []}', '{"items": 5, "metadata": {}}', '{"items"'])
+def test_what_is_no_list_is_an_error(page):
+    async def odd(request):
+        return web.Response(text=page)
+
+    async def scenario(api):
+        with pytest.raises(ApiError, match="GET /odd"):
+            async for _ in api.listed("/odd"):
+                pass
+
+    with_server(scenario, odd=odd)
+
+
+def test_a_list_of_nothing_may_be_null():
+    async def empty(request):
+        return web.json_response({"items": None, "metadata": {"resourceVersion": "7"}})
+
+    async def scenario(api):
+        assert [pod async for pod in api.listed("/empty")] == []
+
+    with_server(scenario, empty=empty)
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "5", '{"type": "ADDED", "object": []}', '{"type": "ERROR", "object": 1}'])
+def test_what_is_no_event_is_an_error(line):
+    async def odd(request):
+        return web.Response(text=f"{line}\n")
+
+    async def scenario(api):
+        with pytest.raises(ApiError, match="watch /odd"):
+            async for _ in api.watch("/odd"):
+                pass
+
+    with_server(scenario, odd=odd)
+
+
+def test_a_watch_that_ends_goes_on_where_it_was_and_not_at_once(monkeypatch):
+    """Each end was a new list of the whole, and an apiserver that ends watches at once was asked without a pause."""
+    versions, pauses, sleep = [], [], asyncio.sleep
+
+    async def ending(request):
+        versions.append(request.query["resourceVersion"])
+        meta = {"resourceVersion": str(len(versions) * 10)}
+        events = [{"type": "BOOKMARK", "object": {"metadata": meta}}] if len(versions) < 3 else []
+        return web.Response(text="".join(json.dumps(event) + "\n" for event in events))
+
+    async def paused(seconds):
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(api_server.asyncio, "sleep", paused)
+
+    async def scenario(api):
+        seen = []
+        async with asyncio.TaskGroup() as tasks:
+
+            async def follow():
+                async for kind, _ in api.watch("/ending", resourceVersion="1"):
+                    seen.append(kind)
+
+            task = tasks.create_task(follow())
+            while len(versions) < 5:
+                await sleep(0.001)
+            task.cancel()
+        assert seen == ["BOOKMARK"] * 2
+        assert versions[:5] == ["1", "10", "20", "20", "20"]
+        assert sum(pause > api_server.AGAIN_SECONDS / 2 for pause in pauses) >= 4
+
+    with_server(scenario, ending=ending)
+
+
+def test_an_authority_that_is_replaced_is_trusted(tmp_path):
+    """As when a cluster's is rotated: both are in the file for a while, and the agent began with the old one alone."""
+    trustme = pytest.importorskip("trustme")
+    old, new = trustme.CA(), trustme.CA()
+    file, presented = tmp_path / "ca.crt", ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    new.issue_cert("127.0.0.1").configure_cert(presented)
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def whole():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=presented)
+        port = server.sockets[0].getsockname()[1]
+        file.write_bytes(old.cert_pem.bytes())
+        access = api_server.in_cluster("127.0.0.1", str(port), tmp_path)
+        (tmp_path / "token").write_text("t")
+        async with server, api_server.connected(access) as api, asyncio.timeout(120):
+            for content in (None, b"half a certif"):
+                if content is not None:
+                    file.write_bytes(content)
+                with pytest.raises(ApiError, match=r"certificate verify failed"):
+                    await api.get("/pods")
+            file.write_bytes(old.cert_pem.bytes() + new.cert_pem.bytes())
+            assert await api.get("/pods") == {}
+
+    asyncio.run(whole())
 
 
 def test_a_connection_is_used_again_and_one_that_was_closed_is_replaced():
@@ -222,7 +347,7 @@ def test_a_watch_that_falls_silent_ends_and_a_slow_reader_of_it_does_not(monkeyp
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         seen = []
         async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(120):
-            watch = api.watch("/pods")
+            watch = api.watch_once("/pods")
             for _ in range(2):
                 seen.append((await anext(watch))[1]["name"])
                 await asyncio.sleep(0.5)
