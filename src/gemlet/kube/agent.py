@@ -204,7 +204,7 @@ class Agent:
             await asyncio.sleep(RESTORE_SECONDS)
 
     async def _reap(self) -> None:
-        reaper = Reaper(self._book, self._kubelet, self._api if self._dra else None)
+        reaper = Reaper(self._book, self._kubelet, self._api, node=self._options.node)
         steps: list[Callable[[], Awaitable[object]]] = [reaper.look]
         if self._dra is not None:
             steps.append(self._dra.adopt)

@@ -1,7 +1,9 @@
 """Closes shares whose containers are gone.
 
-A device plugin is not told that a container has ended, so the kubelet is asked. The kubelet unprepares a claim, but the
-agent can miss that message while it is down, so the apiserver is asked for the claim.
+A device plugin is not told that a container has ended, so the kubelet is asked. One that started while it could not
+reach the apiserver knows of no pods, whose containers run on: the apiserver must not have the pod here any more, too.
+The kubelet unprepares a claim, but the agent can miss that message while it is down, so the apiserver is asked for the
+claim.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from gemlet.errors import GemletError, Refused
 from gemlet.kube import names
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.dra import Objects, claim_path
+from gemlet.kube.pods import ENDED, pod_path
 from gemlet.kube.share import claim_uid_of
 
 if TYPE_CHECKING:
@@ -30,12 +33,15 @@ MISSED = 2  # a share must be missing from this many answers in a row
 
 
 class Reaper:
-    """``api`` is None where there is no DRA driver, and so no claims."""
+    """Of the shares of ``node``."""
 
-    def __init__(self, book: ShareBook, kubelet: Kubelet, api: Objects | None, *, young: float = YOUNG_SECONDS) -> None:
+    def __init__(
+        self, book: ShareBook, kubelet: Kubelet, api: Objects, *, node: str, young: float = YOUNG_SECONDS
+    ) -> None:
         self._book = book
         self._kubelet = kubelet
         self._api = api
+        self._node = node
         self._young = young
         self._missed: dict[str, int] = {}
 
@@ -55,7 +61,7 @@ class Reaper:
                 self._missed.pop(share.id, None)
                 continue
             self._missed[share.id] = self._missed.get(share.id, 0) + 1
-            if self._missed[share.id] >= MISSED and await self._close(share):
+            if self._missed[share.id] >= MISSED and not await self._has_pod(share) and await self._close(share):
                 closed.append(share.id)
         if self._uncounted():
             closed += await self._close_uncounted(assignments or await self._kubelet.assignments())
@@ -87,14 +93,24 @@ class Reaper:
         return closed
 
     async def _wanted(self, share: Share) -> bool:
-        if self._api is None or share.claim is None:
-            return True
+        assert share.claim is not None
         try:
             claim = await self._api.get(claim_path(*share.claim))
         except ApiError as error:
             return error.status != 404
         allocated = bool((claim.get("status") or {}).get("allocation"))
         return bool(claim["metadata"]["uid"] == share.claim_uid and allocated)
+
+    async def _has_pod(self, share: Share) -> bool:
+        if share.claim is not None or not share.pod.name:  # of a container that has not started
+            return False
+        try:
+            pod = await self._api.get(pod_path(share.pod))
+        except ApiError as error:
+            return error.status != 404
+        # One that is being deleted may stay for its finalizers, long after its containers.
+        ended = (pod.get("status") or {}).get("phase") in ENDED or "deletionTimestamp" in pod["metadata"]
+        return not ended and bool(pod["spec"].get("nodeName") == self._node)
 
     async def _close(self, share: Share) -> bool:
         try:

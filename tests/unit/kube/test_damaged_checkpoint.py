@@ -175,7 +175,7 @@ def test_claims_are_closed_whether_the_kubelet_tells_of_slots_or_not(node, run, 
 
     after = lost(node, run, file, slot_share(0))
     run(after.open(fakes.claim_share("u1")))
-    looker = Reaper(after, Silent(), fakes.FakeApi(), young=0)
+    looker = Reaper(after, Silent(), fakes.FakeApi(), node="n1", young=0)
     for _ in range(2):
         with pytest.raises(KubeletUnreachable):
             run(looker.look())
@@ -189,7 +189,7 @@ def test_slots_go_when_no_container_has_one_that_the_book_does_not_know(node, ru
     kubelet = fakes.FakeKubelet()
     holder = Pod(namespace="default", name="p", container="c")
     kubelet.holders = {(SLOT, f"{fakes.FIRST}::{number}"): holder for number in (1, 2)}
-    looker = Reaper(after, kubelet, None, young=0)
+    looker = Reaper(after, kubelet, fakes.FakeApi(), node="n1", young=0)
     for _ in range(3):
         assert run(looker.look()) == []
     del kubelet.holders[SLOT, f"{fakes.FIRST}::1"]

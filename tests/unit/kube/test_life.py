@@ -34,7 +34,7 @@ def slot_share(number=0):
 class TestReaper:
     def test_a_share_goes_when_the_kubelet_knows_no_holder_twice(self, node, run):
         kubelet = fakes.FakeKubelet()
-        looker = Reaper(node.book, kubelet, None, young=0)
+        looker = Reaper(node.book, kubelet, fakes.FakeApi(), node="n1", young=0)
         run(node.book.open(slot_share()))
         kubelet.holders[SLOT, f"{fakes.FIRST}::0"] = Pod(namespace="default", name="p", container="c")
         for _ in range(3):
@@ -44,15 +44,47 @@ class TestReaper:
         assert run(looker.look()) == ["claim-s0"]
         assert node.leftovers() == []
 
+    def test_a_kubelet_that_forgot_its_pods_costs_nobody_a_share(self, node, run):
+        """One that starts without an apiserver knows of no pods, and their containers run on: an idle one lost its
+        share for good."""
+        api = fakes.FakeApi()
+        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        where = "/api/v1/namespaces/default/pods/p"
+        share = slot_share()
+        run(node.book.open(share))
+
+        async def down(path, **query):
+            raise ApiError("no answer", status=0)
+
+        asked, api.get = api.get, down
+        for _ in range(4):
+            assert run(looker.look()) == []
+        api.get = asked
+        for phase in ("Pending", "Running"):
+            api.objects[where] = {"metadata": {}, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
+            assert run(looker.look()) == []
+        going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        for meta, pod in (
+            ({}, {"spec": {"nodeName": "n1"}, "status": {"phase": "Succeeded"}}),
+            (going, {"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}),
+            ({}, {"spec": {"nodeName": "n2"}, "status": {"phase": "Running"}}),
+            ({}, {"spec": {}}),
+        ):
+            api.objects[where] = {"metadata": meta} | pod
+            run(looker.look())
+            assert node.book.shares == {}, pod
+            run(node.book.open(share))
+            run(looker.look())
+
     def test_a_clock_that_is_set_back_keeps_no_share(self, node, run):
         share = msgspec.structs.replace(slot_share(), opened=reaper.time.time() + 3600)
         run(node.book.open(share))
-        looker = Reaper(node.book, fakes.FakeKubelet(), None)
+        looker = Reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi(), node="n1")
         run(looker.look())
         assert run(looker.look()) == [share.id]
 
     def test_a_young_share_is_left_alone(self, node, run):
-        looker = Reaper(node.book, fakes.FakeKubelet(), None)
+        looker = Reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi(), node="n1")
         share = msgspec.structs.replace(slot_share(), opened=reaper.time.time())
         run(node.book.open(share))
         for _ in range(3):
@@ -60,7 +92,7 @@ class TestReaper:
 
     def test_a_claim_goes_when_it_is_gone_or_another_one(self, node, run):
         api = fakes.FakeApi()
-        looker = Reaper(node.book, fakes.FakeKubelet(), api, young=0)
+        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
         run(node.book.open(fakes.claim_share("u1")))
         run(node.book.open(fakes.claim_share("u2")))
         allocated = {"allocation": {"devices": {}}}
@@ -78,14 +110,14 @@ class TestReaper:
             async def get(self, path, **query):
                 raise ApiError("no answer", status=0)
 
-        looker = Reaper(node.book, fakes.FakeKubelet(), Down(), young=0)
+        looker = Reaper(node.book, fakes.FakeKubelet(), Down(), node="n1", young=0)
         run(node.book.open(fakes.claim_share("u1")))
         for _ in range(3):
             assert run(looker.look()) == []
 
     def test_a_share_in_use_is_tried_again(self, node, run, monkeypatch):
         monkeypatch.setattr("gemlet.kube.book.CLOSE_SECONDS", 0.05)
-        looker = Reaper(node.book, fakes.FakeKubelet(), None, young=0)
+        looker = Reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi(), node="n1", young=0)
         run(node.book.open(slot_share()))
         node.daemon.busy.add("default/s0")
         for _ in range(3):
