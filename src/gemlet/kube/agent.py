@@ -100,6 +100,7 @@ class Agent:
         self._gpus = Gpus()
         self._daemon = DaemonLink(options.endpoint)
         self._restored = False
+        self._as_restored: dict[str, inventory.Gpu] = {}  # the GPUs of which the shares have been told
         self._looked = asyncio.Event()  # for the GPUs, with whatever result
         self._book = ShareBook(
             _host(options), daemon=self._daemon, file=options.directory / "checkpoint.json", cdi_directory=options.cdi
@@ -134,7 +135,7 @@ class Agent:
                 found = await asyncio.to_thread(self._read_gpus)
                 self._book.gpus = {gpu.uuid: gpu for gpu in found}
                 nodes = {gpu.uuid: gpu.node for gpu in found if gpu.node is not None}
-                self._book.host = replace(self._book.host, nodes=nodes)
+                self._book.host = replace(self._book.host, nodes={**self._book.host.nodes, **nodes})
                 await self._gpus.set(found)
                 told = ""
             except DeviceError as error:
@@ -191,9 +192,11 @@ class Agent:
             try:
                 if self._options.oversubscribe > 1:
                     inventory.check_capacity(self._gpus.all, await self._daemon.status())
-                if not self._restored or self._book.incomplete(await self._daemon.shares()):
+                gpus = self._book.gpus  # a driver may come later than the agent, and number its GPUs anew
+                stale = not self._restored or gpus != self._as_restored
+                if stale or self._book.incomplete(await self._daemon.shares()):
                     await self._book.restore()
-                self._restored, told = True, ""
+                self._restored, self._as_restored, told = True, gpus, ""
                 await self._gpus.serve(True)
             except (GemletError, OSError) as error:
                 if isinstance(error, (DaemonUnreachable, inventory.NoCapacity)):

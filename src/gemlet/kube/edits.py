@@ -149,7 +149,8 @@ def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int,
         cdi = tuple(f"nvidia.com/gpu={uuid}" for uuid in gpu_uuids)
     elif host.access == "nodes":
         env |= _NOTHING_OF_RUNTIME
-        nodes = (*(host.nodes[uuid] for uuid in gpu_uuids), *COMMON_NODES)
+        # One that is lost has none: nothing in the container could use it, and its share must not end the agent.
+        nodes = (*(host.nodes[uuid] for uuid in gpu_uuids if uuid in host.nodes), *COMMON_NODES)
     elif host.simulated is not None:
         more_env, more_mounts = _simulated_edits(*host.simulated)
         env |= {**more_env, "CUDA_VISIBLE_DEVICES": ",".join(gpu_uuids)}

@@ -6,7 +6,9 @@ import asyncio
 
 from gemlet.daemon import address
 from gemlet.errors import DeviceError
-from gemlet.kube import agent
+from gemlet.kube import agent, cdi
+from gemlet.kube.request import Amounts
+from tests.unit.kube import fakes
 
 
 def test_a_node_without_gpus_says_so_once_and_offers_nothing(run, tmp_path, monkeypatch, caplog):
@@ -35,3 +37,66 @@ def test_a_node_without_gpus_says_so_once_and_offers_nothing(run, tmp_path, monk
     run(scenario())
     assert caplog.text.count("NVML cannot be used") == 1
     assert one._gpus.all == []
+
+
+def test_a_lost_gpu_costs_no_other_share_and_one_that_comes_late_is_told_of(run, tmp_path, monkeypatch):
+    """With device nodes that gemlet passes: the share of a GPU that NVML did not show ended the agent at each start."""
+    monkeypatch.setattr(agent, "INVENTORY_SECONDS", 0.01)
+    monkeypatch.setattr(agent, "RESTORE_SECONDS", 0.01)
+    monkeypatch.setattr(agent.NvmlInventory, "devices", lambda _: [])
+    there = [fakes.GPUS]
+    monkeypatch.setattr(agent.inventory, "read", lambda: there[-1])
+    options = agent.AgentOptions(
+        node="n1",
+        endpoint=address.explicit(tmp_path),
+        api=None,
+        directory=tmp_path,
+        cdi=tmp_path / "cdi",
+        access="nodes",
+    )
+    daemon = fakes.FakeDaemon()
+
+    def started():
+        one = agent.Agent(options, None)
+        one._daemon = one._book._daemon = daemon
+        watching, serving, restoring, *others = one.tasks()
+        for other in (serving, *others):
+            other.close()
+        return one, watching, restoring
+
+    def nodes(uid):
+        return cdi.path_of(options.cdi, f"claim-{uid}").read_text().count('"/dev/nvidia0"')
+
+    async def until(what):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    async def scenario():
+        first, watching, restoring = started()
+        running = [asyncio.create_task(watching), asyncio.create_task(restoring)]
+        await until(lambda: first._restored)
+        small = Amounts(memory=fakes.GIB, compute=1, limit=1)
+        for uid, gpu in (("u1", fakes.FIRST), ("u2", fakes.SECOND)):
+            await first._book.open(fakes.claim_share(uid, (gpu,), granted=small))
+        assert nodes("u1") == 1
+        there.append(fakes.GPUS[1:])
+        await until(lambda: first._as_restored.keys() == {fakes.SECOND})
+        assert nodes("u1") == 1, "it is known where it was"
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+        second, watching, restoring = started()
+        running = [asyncio.create_task(watching), asyncio.create_task(restoring)]
+        await until(lambda: second._restored or running[1].done())
+        assert second._restored
+        assert (nodes("u1"), len(daemon.opened)) == (0, 2)
+        there.append(fakes.GPUS)
+        await until(lambda: len(second._as_restored) == 2)
+        assert nodes("u1") == 1
+        assert daemon.opened["default/u1"][2] == 0
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    run(scenario())
