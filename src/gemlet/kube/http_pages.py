@@ -1,7 +1,7 @@
 """The agent's few pages over HTTP: /metrics and /healthz. One request a connection, of GET only.
 
 Every pod may reach them. Where there is no room for another connection, the one goes that has waited longest for its
-request; those that are being answered stay.
+request, or if none does, the one that has been answered for the longest: it may not be taking its answer.
 """
 
 from __future__ import annotations
@@ -52,19 +52,16 @@ def for_all(make: Callable[[], Awaitable[Page]], seconds: float) -> Callable[[],
 async def serve(pages: Mapping[str, Callable[[], Awaitable[Page]]], port: int) -> None:
     """Serves ``pages`` by their path until cancelled. Raises OSError if the port is taken."""
 
-    connections: set[asyncio.StreamWriter] = set()
+    connections: dict[asyncio.StreamWriter, None] = {}  # the oldest first
     waiting: dict[asyncio.StreamWriter, None] = {}  # whose requests are not there yet, those that wait longest first
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= MOST_CONNECTIONS:
-            longest = next(iter(waiting), writer)
-            connections.discard(longest)
+            longest = next(iter(waiting or connections))
+            connections.pop(longest, None)
             waiting.pop(longest, None)
             longest.transport.abort()
-        if writer.transport.is_closing():
-            return
-        connections.add(writer)
-        waiting[writer] = None
+        connections[writer] = waiting[writer] = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 await _answer(pages, reader, writer, lambda: waiting.pop(writer, None))
@@ -77,7 +74,7 @@ async def serve(pages: Mapping[str, Callable[[], Awaitable[Page]]], port: int) -
                     await writer.wait_closed()
             writer.transport.abort()
             waiting.pop(writer, None)
-            connections.discard(writer)
+            connections.pop(writer, None)
 
     server = await asyncio.start_server(answer, port=port)
     async with server:

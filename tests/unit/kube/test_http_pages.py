@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import socket
+import threading
 import urllib.error
 import urllib.request
 
@@ -105,19 +105,45 @@ def test_connections_without_a_request_make_room():
     with_pages(scenario)
 
 
+def unread(port):
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    client.recv(1)
+    return client
+
+
 def test_who_does_not_read_the_answer_ends(monkeypatch):
     for name in ("REQUEST_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(http_pages, name, 0.1)
-    monkeypatch.setattr(http_pages, "MOST_CONNECTIONS", 1)
+    ended, answer = threading.Event(), http_pages._answer
+
+    async def watched(*given):
+        try:
+            await answer(*given)
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    monkeypatch.setattr(http_pages, "_answer", watched)
 
     def scenario(port):
-        with socket.create_connection(("127.0.0.1", port)) as unread:
-            unread.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-            unread.recv(1)
-            while True:  # it is the only one that there may be until it has ended
-                with contextlib.suppress(OSError, http.client.HTTPException):
-                    assert ask(port, "/healthz")[0] == 503
-                    break
+        with unread(port):
+            assert ended.wait(60)
+
+    with_pages(scenario)
+
+
+def test_those_who_do_not_read_their_answers_make_room(monkeypatch):
+    """Sixty-four who asked and did not read kept everybody else out, again and again."""
+    monkeypatch.setattr(http_pages, "REQUEST_SECONDS", 3600)
+    monkeypatch.setattr(http_pages, "MOST_CONNECTIONS", 3)
+
+    def scenario(port):
+        with contextlib.ExitStack() as those:
+            for _ in range(http_pages.MOST_CONNECTIONS):
+                those.enter_context(unread(port))
+            assert ask(port, "/metrics")[0] == 200
+            assert ask(port, "/healthz")[0] == 503
 
     with_pages(scenario)
 
