@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 # A pod's own value for one of these would undo what the share sets.
 _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT")
 _FORBIDDEN_ENV_PREFIXES = ("GEMLET_", "GEMINI_", "NVIDIA_")
+# With one of these a container is root on the host, as a privileged one is. SYS_PTRACE is no more than the container's
+# own processes unless it sees those of the host.
+_HOST_CAPABILITIES = {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"}
+_OTHERS_CAPABILITIES = {"SYS_PTRACE"}
 # Which runtimes, and their plugins, take for devices to inject, where they are configured to see a pod's annotations.
 _CHOOSING_ANNOTATIONS = ("io.kubernetes.cri-o.Devices", "devices.crio.io")
 _CHOOSING_DOMAINS = (".cdi.k8s.io", ".nri.io", ".noderesource.dev")  # NVIDIA's own plugin has one below the first
@@ -78,13 +82,14 @@ def check_escape(
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
     host_trees = (*_HOST_TREES, *_trees(*kept))
     apart = functools.cache(_parts)  # any number of mounts may be of one long path
+    host_processes = bool(pod["spec"].get("hostPID"))
     for where, container in held:
-        _check_settings(container, where)
+        _check_settings(container, where, host_processes=host_processes)
         for mount in container.get("volumeMounts") or []:
             _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
 
 
-def _check_settings(container: Mapping[str, Any], where: str) -> None:
+def _check_settings(container: Mapping[str, Any], where: str, *, host_processes: bool) -> None:
     for variable in container.get("env") or []:
         if variable["name"] in _FORBIDDEN_ENV or variable["name"].startswith(_FORBIDDEN_ENV_PREFIXES):
             raise BadRequest(
@@ -92,7 +97,16 @@ def _check_settings(container: Mapping[str, Any], where: str) -> None:
                 "would let the program escape from its share",
                 hint="remove it: gemlet sets it",
             )
-    if (container.get("securityContext") or {}).get("privileged"):
+    security = container.get("securityContext") or {}
+    refused = _HOST_CAPABILITIES | (_OTHERS_CAPABILITIES if host_processes else set())
+    for name in (security.get("capabilities") or {}).get("add") or []:
+        if name.upper().removeprefix("CAP_") in refused:
+            raise BadRequest(
+                f"{where}.securityContext.capabilities.add",
+                f"{name} gives the container access to the host",
+                hint="remove it, or let a container without a share do what needs it",
+            )
+    if security.get("privileged"):
         raise BadRequest(
             f"{where}.securityContext.privileged",
             "gives the container access to all GPUs",

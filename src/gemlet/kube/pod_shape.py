@@ -34,8 +34,13 @@ class _Resources(msgspec.Struct):
     claims: list[_Named] | None = None
 
 
+class _Capabilities(msgspec.Struct):
+    add: list[Text] | None = None
+
+
 class _Security(msgspec.Struct):
     privileged: bool | None = None
+    capabilities: _Capabilities | None = None
 
 
 class _Mount(msgspec.Struct):
@@ -67,6 +72,7 @@ class _Spec(msgspec.Struct):
     volumes: list[_Volume] | None = None
     resourceClaims: list[_Claim] | None = None  # noqa: N815
     schedulerName: Text | None = None  # noqa: N815
+    hostPID: bool | None = None  # noqa: N815
 
 
 class _Metadata(msgspec.Struct):

@@ -221,6 +221,20 @@ def mounted(path, **volume):
         ({"env": [{"name": "GEMLET_STRICT", "value": "0"}]}, {}, r"env\[GEMLET_STRICT\]"),
         ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, {}, r"env\[NVIDIA_VISIBLE_DEVICES\]"),
         ({"securityContext": {"privileged": True}}, {}, "securityContext.privileged"),
+        *[
+            ({"securityContext": {"capabilities": {"add": ["IPC_LOCK", name]}}}, spec, f"add: {name} .* the host")
+            for name, spec in (
+                ("SYS_ADMIN", {}),
+                ("CAP_SYS_ADMIN", {}),
+                ("cap_sys_admin", {}),
+                ("ALL", {}),
+                ("DAC_READ_SEARCH", {}),
+                ("SYS_MODULE", {}),
+                ("SYS_RAWIO", {}),
+                ("BPF", {}),
+                ("SYS_PTRACE", {"hostPID": True}),
+            )
+        ],
         (*mounted("/opt/gemlet", emptyDir={}), r"volumeMounts\[/opt/gemlet\].*elsewhere"),
         (*mounted("/opt", emptyDir={}), "elsewhere"),
         (*mounted("/run/gemlet/x", emptyDir={}), "elsewhere"),
@@ -304,6 +318,9 @@ def test_ordinary_mounts_and_variables_are_welcome():
         container, spec = mounted("/data", hostPath={"path": path})
         container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
         patch(pod(SHARE, container | {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]}, **spec), SLOTS)
+    for named, more in ((["IPC_LOCK", "NET_ADMIN", "SYS_PTRACE"], {}), (["IPC_LOCK"], {"hostPID": True}), (None, {})):
+        security = {"securityContext": {"capabilities": {"add": named, "drop": ["ALL"]}}}
+        patch(pod(SHARE, security, **more), SLOTS)
 
 
 PRELOAD = {"env": [{"name": "LD_PRELOAD", "value": "x.so"}]}
