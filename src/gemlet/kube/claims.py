@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gemlet.kube import names
 from gemlet.kube.escape import check_escape
 from gemlet.kube.request import Amounts, BadRequest, Settings, checked_memory, checked_percent, from_parameters
-from gemlet.kube.share import Pod, Share, share_id_of_claim
+from gemlet.kube.share import Pod, Share, group_name, share_id_of_claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
     )
     return Share(
         id=share_id_of_claim(uid),
-        group=f"{meta['namespace']}/{meta['name']}",
+        group=group_name(meta["namespace"], meta["name"]),
         gpus=gpu_uuids,
         granted=granted,
         amounts=granted,

@@ -22,7 +22,7 @@ from gemlet.kube.ask import for_container
 from gemlet.kube.escape import check_escape
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.request import Amounts, BadRequest, in_force
-from gemlet.kube.share import Pod, Share
+from gemlet.kube.share import Pod, Share, group_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -143,7 +143,7 @@ class Allocations:
         seen = await self._pods(pod)
         _check_escape(seen, pod.container, self.book.host.kept)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
-        group = f"{pod.namespace}/{pod.name}/{pod.container}"
+        group = group_name(pod.namespace, pod.name, pod.container)
         await self.book.change(msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts))
 
     def of(self, resource: str, ids: Sequence[str]) -> Share | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
+from gemlet.config.rules import MAX_NAME_BYTES
 from gemlet.kube.request import Amounts
 
 _CLAIM = "claim-"
@@ -37,6 +40,16 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, tuple[str, ...]] = {}
     pod: Pod = Pod()
     opened: float = 0.0
+
+
+def group_name(*parts: str) -> str:
+    """The name of a share's group: of its claim, or of its pod and container. Those may be longer than a group's
+    name; what stands in the place of the rest is no part of such names."""
+    whole = "/".join(parts)
+    if len(whole) <= MAX_NAME_BYTES:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
+    return f"{whole[: MAX_NAME_BYTES - len(digest) - 1]}~{digest}"
 
 
 def share_id_of_claim(uid: str) -> str:

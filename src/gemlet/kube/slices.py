@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTENT = f"{names.DRIVER}/content"  # digest of the devices: the apiserver may write what we send in other words
+MAX_NODE = 200  # characters of a node's name in that of its slice: both have 253
 PATH = "/apis/resource.k8s.io/v1/resourceslices"
 
 Effect = Literal["NoSchedule", "NoExecute"]
@@ -98,7 +99,7 @@ def resource_slice(
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {
-            "generateName": f"{node}-{names.DRIVER}-",
+            "generateName": f"{node[:MAX_NODE].rstrip('.-')}-{names.DRIVER}-",
             "annotations": {CONTENT: content or _digest(devices)},
         },
         "spec": {

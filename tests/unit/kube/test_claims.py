@@ -6,8 +6,10 @@ import copy
 
 import pytest
 
+from gemlet.config.rules import check_name
 from gemlet.kube.claims import check_pod, container_of, read_claim
 from gemlet.kube.request import BadRequest
+from gemlet.kube.share import group_name
 from gemlet.model import Priority
 from tests.unit.kube import fakes
 
@@ -43,6 +45,19 @@ def test_what_was_consumed_is_the_share():
     assert (share.id, share.group, share.gpus) == ("claim-u1", "default/c", (fakes.FIRST,))
     assert share.granted == fakes.amounts(16, 25)
     assert (share.pod.name, share.requests) == ("a", {"gpu-0": ("gpu",)})
+
+
+def test_names_of_any_length_are_those_of_groups():
+    """A namespace of 63 characters and a claim of 253 are more than the daemon takes: the claim was never prepared."""
+    names = set()
+    for last in "ab":
+        seen = claim(result())
+        seen["metadata"] |= {"namespace": "n" * 63, "name": "c" * 252 + last}
+        names.add(check_name(read(seen).group))
+    names |= {group_name("n" * 63, "p" * 253, last) for last in ("c" * 63, "d")}
+    assert len(names) == 4
+    for name in names:
+        assert check_name(name) == name
 
 
 def test_other_drivers_devices_and_parameters_are_not_ours():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,15 @@ def seen(healthy, *, serving=True):
     gpus = Gpus()
     gpus.all, gpus.healthy, gpus.serving = list(fakes.GPUS), {gpu.uuid for gpu in healthy}, serving
     return [slices.device(gpu, slices.taint(gpu, gpus, failed="NoExecute")) for gpu in gpus.all]
+
+
+@pytest.mark.parametrize("node", ["n" * 253, "a." * 126 + "a", "n1"])
+def test_the_slice_of_a_node_of_any_name_has_a_name(node):
+    made = slices.resource_slice(node, [], generation=1, owner=None)
+    name = made["metadata"]["generateName"]
+    assert len(name) <= 253
+    assert re.fullmatch(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)*[a-z0-9]([-a-z0-9]*[a-z0-9])?", f"{name}x")
+    assert made["spec"]["nodeName"] == made["spec"]["pool"]["name"] == node
 
 
 def test_a_gpu_that_nothing_can_be_placed_on_is_tainted_and_stays_listed():
