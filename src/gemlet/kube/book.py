@@ -120,9 +120,13 @@ class ShareBook:
             return share
 
     async def change(self, share: Share) -> None:
-        """Puts ``share`` in the place of the one with its id: other amounts, another group, a pod. Raises as `open`."""
+        """Puts ``share`` in the place of the one with its id: other amounts, another group, a pod.
+
+        Raises as `open`, and KeyError if that one is there no more."""
         async with self._alone_with(share.id):
             known = self.shares[share.id]
+            if known.opened != share.opened:
+                raise KeyError(share.id)  # closed, and opened again with what its claim has now
             if known == share:
                 await self._save_what_is_left()
                 return

@@ -144,7 +144,14 @@ class Allocations:
         _check_escape(seen, pod.container, self.book.host.kept)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
         group = group_name(pod.namespace, pod.name, pod.container)
-        await self.book.change(msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts))
+        changed = msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts)
+        try:
+            await self.book.change(changed)
+        except KeyError:
+            raise GemletError(
+                f"the share of {', '.join(ids)} of {resource} was closed meanwhile",
+                hint="wait for the kubelet's next try",
+            ) from None
 
     def of(self, resource: str, ids: Sequence[str]) -> Share | None:
         """The open share that has these ids."""

@@ -76,7 +76,8 @@ class PodFollower:
                     raise
                 self._suspects.pop(uid, None)
             else:
-                await self._check(seen)
+                if uid in self._suspects and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
+                    await self._check(seen)
 
     async def run(self) -> None:
         """Runs until cancelled."""

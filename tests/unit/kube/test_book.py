@@ -312,6 +312,18 @@ def test_a_group_that_comes_is_not_a_stranger(node, run, monkeypatch):
     assert set(node.daemon.opened) == {"default/a/c"}
 
 
+def test_a_change_is_of_the_share_that_it_was_made_for(node, run):
+    """A claim that is given up and allocated anew has the same share, maybe on another GPU."""
+    before = fakes.claim_share(opened=1.0)
+    after = fakes.claim_share(gpus=(SECOND,), opened=2.0)
+    run(node.book.open(before))
+    run(node.book.close(before.id))
+    run(node.book.open(after))
+    with pytest.raises(KeyError):
+        run(node.book.change(msgspec.structs.replace(before, amounts=fakes.amounts(memory=8))))
+    assert list(node.book.shares.values()) == [after]
+
+
 def test_a_change_that_fails_changes_nothing(node, run):
     share = run(node.book.open(fakes.claim_share("u1")))
     node.daemon.down = True

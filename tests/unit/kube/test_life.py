@@ -234,6 +234,21 @@ class TestFollower:
         run(follower._apply(hostile | {"status": {"phase": "Failed"}}))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
 
+    def test_a_pod_that_ends_while_it_is_looked_at_withholds_nothing(self, node, run):
+        api = FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        run(follower._apply(hostile))
+        run(node.book.open(fakes.claim_share("u1")))
+
+        async def late(path, **query):
+            follower._forget("hostile")
+            return hostile
+
+        api.get = late
+        run(follower.look_again("default"))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
     def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
         run(follower._apply(claiming_pod("hostile", "u1", securityContext={"privileged": True})))
