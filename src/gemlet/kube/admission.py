@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gemlet.errors import InvalidValue
 from gemlet.kube import names, unit_claims
 from gemlet.kube.ask import ATTRIBUTES, Annotations, Ask, asks
-from gemlet.kube.escape import check_escape
+from gemlet.kube.escape import check_escape, is_counted, refuse_init_container
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.request import (
     BadRequest,
@@ -231,12 +231,9 @@ def _check_size(pod: Mapping[str, Any]) -> None:
 
 
 def _check_init_containers(pod: Mapping[str, Any]) -> None:
-    # The kubelet gives an init container's devices to another container of the pod, and a share is one container's.
     for number, container in enumerate(_init_containers(pod)):
-        if _asks(container):
-            raise BadRequest(
-                f"spec.initContainers[{number}].resources", "asks for a share", hint="ask for it in a container"
-            )
+        if is_counted(container):
+            refuse_init_container(number)
 
 
 def _check_claimants(pod: Mapping[str, Any], ours: set[str], kept: tuple[str, ...]) -> None:
@@ -252,15 +249,10 @@ def _check_claimants(pod: Mapping[str, Any], ours: set[str], kept: tuple[str, ..
 
 def _check_holders(pod: Mapping[str, Any]) -> list[int]:
     """The containers that ask by a resource of gemlet's."""
-    holders = [number for number, container in enumerate(_containers(pod)) if _asks(container)]
+    holders = [number for number, container in enumerate(_containers(pod)) if is_counted(container)]
     for number in holders:
         _check_resources(number, _containers(pod)[number])
     return holders
-
-
-def _asks(container: Mapping[str, Any]) -> bool:
-    resources = container.get("resources") or {}
-    return any(name in (resources.get(kind) or {}) for kind in ("limits", "requests") for name in names.RESOURCES)
 
 
 def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], pod: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from gemlet.errors import GemletError
 from gemlet.kube import names, placement, rpc, slots, units
 from gemlet.kube.ask import for_container
-from gemlet.kube.escape import check_escape
+from gemlet.kube.escape import check_counted
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.request import Amounts, BadRequest, in_force
 from gemlet.kube.share import Pod, Share, group_name
@@ -141,7 +141,7 @@ class Allocations:
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
         seen = await self._pods(pod)
-        _check_escape(seen, pod.container, self.book.host.kept)
+        check_counted(seen, pod.container, self.book.host.kept)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
         group = group_name(pod.namespace, pod.name, pod.container)
         changed = msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts)
@@ -178,16 +178,6 @@ class Allocations:
             if gpu.uuid == uuid:
                 return gpu
         raise GemletError(f"this node has no GPU {uuid}", hint="check `nvidia-smi -L`: the GPU may have been taken out")
-
-
-def _check_escape(seen: dict[str, Any], name: str, kept: Sequence[str]) -> None:
-    found = [
-        (f"spec.{kind}[{number}]", container)
-        for kind in ("initContainers", "containers")
-        for number, container in enumerate(seen["spec"].get(kind) or [])
-        if container["name"] == name
-    ]
-    check_escape(seen, found, kept)
 
 
 class SlotResource:

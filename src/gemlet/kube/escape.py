@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gemlet.kube import names
 from gemlet.kube.request import BadRequest
@@ -87,6 +87,34 @@ def check_escape(
         _check_settings(container, where, host_processes=host_processes)
         for mount in container.get("volumeMounts") or []:
             _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
+
+
+def is_counted(container: Mapping[str, Any]) -> bool:
+    """Whether a container asks for a share by a resource: a slot, or units."""
+    resources = container.get("resources") or {}
+    return any(name in (resources.get(kind) or {}) for kind in ("limits", "requests") for name in names.RESOURCES)
+
+
+def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = ()) -> None:
+    """As `check_escape`, of the container ``name``, which the kubelet says has devices, and of all that ask for some.
+
+    The kubelet gives an init container's devices to another container of the pod, and names only that one.
+    """
+    containers = list(pod["spec"].get("containers") or [])
+    for number, container in enumerate(pod["spec"].get("initContainers") or []):
+        if is_counted(container):
+            refuse_init_container(number)
+    held = [
+        (f"spec.containers[{number}]", container)
+        for number, container in enumerate(containers)
+        if container["name"] == name or is_counted(container)
+    ]
+    check_escape(pod, held, kept)
+
+
+def refuse_init_container(number: int) -> NoReturn:
+    """Raises BadRequest: its devices become another container's, and a share is one container's."""
+    raise BadRequest(f"spec.initContainers[{number}].resources", "asks for a share", hint="ask for it in a container")
 
 
 def _check_settings(container: Mapping[str, Any], where: str, *, host_processes: bool) -> None:

@@ -62,6 +62,7 @@ class Setup:
         self.pods = fakes.FakeKubelet()
         self.annotations = {}
         self.container = {"name": "c"}  # of any requested pod
+        self.more = {}  # of its specification
         self.kubelet = PlayedKubelet(self.directory)
         self.allocations = Allocations(node.book, self.gpus, kubelet=self.pods, pods=self.seen)
 
@@ -69,7 +70,9 @@ class Setup:
         if self.annotations is None:
             raise GemletError("GET pods: 503", hint="check that the apiserver runs")
         containers = [{"name": "sidecar", "env": [{"name": "LD_PRELOAD", "value": "its.so"}]}, self.container]
-        return {"metadata": {"name": pod.name, "annotations": self.annotations}, "spec": {"containers": containers}}
+        containers = self.more.get("containers", []) + containers
+        spec = {**self.more, "containers": containers}
+        return {"metadata": {"name": pod.name, "annotations": self.annotations}, "spec": spec}
 
     @contextlib.asynccontextmanager
     async def running(self, *resources):
@@ -226,6 +229,27 @@ def test_a_container_that_would_leave_its_share_does_not_start(setup, run):
             setup.container = {"name": "c", "securityContext": {"privileged": True}}
             await refused(setup.pre_start(plugin, slot), "spec.containers[1].securityContext.privileged")
             setup.container = {"name": "c"}
+            await setup.pre_start(plugin, slot)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("resource", ["gemlet.dev/share", "gemlet.dev/compute-units"])
+def test_no_container_starts_with_the_devices_of_another_that_was_not_checked(setup, run, resource):
+    """The kubelet gives an init container's devices to a container of the pod, and names that one when either starts:
+    where admission was not asked, the init container had the GPU without the hook."""
+    asks = {"resources": {"limits": {resource: "1"}}}
+    bad = {"name": "bad", "env": [{"name": "LD_PRELOAD", "value": ""}]} | asks
+
+    async def scenario():
+        async with setup.running(setup.slots()) as (plugin,):
+            slot = f"{FIRST}::0"
+            await setup.allocate(plugin, slot)
+            setup.admit(plugin, "p", slot)
+            for kind, where in (("initContainers", "initContainers[0]"), ("containers", "containers[0].env")):
+                setup.more = {kind: [bad]}
+                await refused(setup.pre_start(plugin, slot), f"spec.{where}")
+            setup.more = {"initContainers": [bad | {"resources": {}}]}
             await setup.pre_start(plugin, slot)
 
     run(scenario())
