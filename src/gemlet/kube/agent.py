@@ -196,8 +196,11 @@ class Agent:
                 stale = not self._restored or gpus != self._as_restored
                 if stale or self._book.incomplete(await self._daemon.shares()):
                     await self._book.restore()
-                self._restored, self._as_restored, told = True, gpus, ""
+                self._restored, self._as_restored = True, gpus
                 await self._gpus.serve(True)
+                async with asyncio.timeout(RESTORE_SECONDS):  # a disk may take any time
+                    await self._book.catch_up()
+                told = ""
             except (GemletError, OSError) as error:
                 if isinstance(error, (DaemonUnreachable, inventory.NoCapacity)):
                     await self._gpus.serve(False)  # a pod had better wait than be refused for good

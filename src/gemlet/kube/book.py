@@ -67,6 +67,7 @@ class ShareBook:
         # From new containers, by share: uids of the pods for which it is.
         self._withheld = {share_id: {_BEFORE} for share_id in self.shares if self._mark(share_id).exists()}
         self._before: dict[str, Amounts] = {}  # granted to those that are being changed
+        self._unsure: set[str] = set()  # of which the daemon may have what was not to be: a change that failed
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._there: Counter[str] = Counter()  # who has each of them, or waits for it
         self._saving = asyncio.Lock()
@@ -128,7 +129,7 @@ class ShareBook:
             if known.opened != share.opened:
                 raise KeyError(share.id)  # closed, and opened again with what its claim has now
             if known == share:
-                await self._save_what_is_left()
+                await self.catch_up()
                 return
             if known.granted != share.granted:
                 self._check_room(share)
@@ -145,6 +146,8 @@ class ShareBook:
             except BaseException:
                 if self.shares.get(share.id) is share:  # else it was in the way of another, and is closed
                     self.shares[share.id] = known
+                self._unsure.add(share.id)
+                self._changes += 1  # another's save may have written what was not to be
                 raise
             finally:
                 del self._before[share.id]
@@ -193,17 +196,27 @@ class ShareBook:
                 except (GemletError, OSError) as error:  # the others must not wait for this one
                     logger.error("share=%s not restored: %s", share_id, error)
                     failed.append(error)
+        self._unsure &= self.shares.keys()
         await self._remove_strangers()
         if failed:
             raise failed[0]
+
+    async def catch_up(self) -> None:
+        """Writes down what was done and has not been written, as when the disk was full: who tries again finds nothing
+        else to do. Raises OSError."""
+        # Who asked for it may be gone before the disk has answered, as a kubelet that restarts. Its thread goes on, and
+        # must be alone with the file until it ends.
+        await asyncio.shield(asyncio.ensure_future(self._write(self._changes)))
 
     def incomplete(self, groups: set[str]) -> bool:
         """Whether `restore` has something to do, the daemon having ``groups``."""
         claims = {share.id for share in self.shares.values() if share.claim is not None}
         with_file = claims - self._withheld.keys()
         known = {share.group for share in self.shares.values()}
-        return (
+        return bool(
             not (known <= groups if self.unaccounted else known == groups)
+            or self._unsure
+            or not {path.name for path in Path(self.host.shares).iterdir()} <= self.shares.keys() | self.unaccounted
             or not with_file <= cdi.share_ids(self._cdi)
             or not all(Path(self.socket(share_id)).is_socket() for share_id in self.shares)
         )
@@ -240,6 +253,7 @@ class ShareBook:
         if share.claim is not None:
             self._write_file(share)
         self.unaccounted.discard(share.id)
+        self._unsure.discard(share.id)
 
     def _write_file(self, share: Share) -> None:
         if share.id not in self._withheld:
@@ -263,7 +277,7 @@ class ShareBook:
     async def _close(self, share_id: str) -> None:
         share = self.shares.get(share_id)
         if share is None:
-            await self._save_what_is_left()
+            await self.catch_up()
             return
         cdi.remove(self._cdi, share_id)  # first: nothing new may start in it
         await self._remove_group(share.group)
@@ -350,16 +364,9 @@ class ShareBook:
         now, before = share.granted, self._before.get(share.id, share.granted)
         return max(now.compute, before.compute), max(now.memory, before.memory)
 
-    async def _save_what_is_left(self) -> None:
-        """Of what was done and could not be written then: the next try finds nothing else to do."""
-        if self._saved < self._changes:
-            await self._save()
-
     async def _save(self) -> None:
         self._changes += 1
-        # Who asked for it may be gone before the disk has answered, as a kubelet that restarts. Its thread goes on, and
-        # must be alone with the file until it ends.
-        await asyncio.shield(asyncio.ensure_future(self._write(self._changes)))
+        await self.catch_up()
 
     async def _write(self, own: int) -> None:
         async with self._saving:
@@ -383,5 +390,10 @@ def _overlap(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[st
 
 def _remove_others(directory: Path, known: set[str]) -> None:
     for path in directory.iterdir():
-        if path.name not in known:
+        if path.name in known:
+            continue
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gemlet.daemon import address
 from gemlet.errors import DeviceError
-from gemlet.kube import agent, cdi
+from gemlet.kube import agent, cdi, checkpoint
 from gemlet.kube.request import Amounts
 from tests.unit.kube import fakes
 
@@ -100,3 +102,42 @@ def test_a_lost_gpu_costs_no_other_share_and_one_that_comes_late_is_told_of(run,
         await asyncio.gather(*running, return_exceptions=True)
 
     run(scenario())
+
+
+def test_what_could_not_be_written_is_written_when_it_can(run, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(agent, "RESTORE_SECONDS", 0.01)
+    options = agent.AgentOptions(node="n1", endpoint=address.explicit(tmp_path), api=None, directory=tmp_path)
+    one = agent.Agent(options, None)
+    one._daemon = one._book._daemon = fakes.FakeDaemon()
+    one._book.gpus = {gpu.uuid: gpu for gpu in fakes.GPUS}
+    one._looked.set()
+    _, _, restoring, *_ = tasks = one.tasks()
+    for other in tasks:
+        if other is not restoring:
+            other.close()
+    save, full, tries = checkpoint.save, [True], []
+
+    def tried(*given):
+        tries.append(given)
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        save(*given)
+
+    async def scenario():
+        share = fakes.claim_share()
+        await one._book.open(share)
+        monkeypatch.setattr(checkpoint, "save", tried)
+        with pytest.raises(OSError, match="No space left"):
+            await one._book.close(share.id)
+        task = asyncio.create_task(restoring)
+        while len(tries) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert one._restored
+        full[0] = False
+        while checkpoint.load(tmp_path / "checkpoint.json").shares:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(scenario())
+    assert caplog.text.count("shares: [Errno 28]") == 1

@@ -324,6 +324,42 @@ def test_a_change_is_of_the_share_that_it_was_made_for(node, run):
     assert list(node.book.shares.values()) == [after]
 
 
+def test_a_change_that_fails_late_is_taken_back_everywhere(node, run, monkeypatch):
+    """A daemon that does not answer in time may have done it all the same, and another's save may have written it."""
+    before, other = fakes.claim_share(opened=1.0), fakes.claim_share("u2")
+    wanted = msgspec.structs.replace(before, amounts=fakes.amounts(limit=100))
+    run(node.book.open(before))
+    opened = node.daemon.open
+
+    async def late(share, path, *, device):
+        await opened(share, path, device=device)
+        if share == wanted:
+            await node.book.open(other)
+            raise DaemonUnreachable("does not answer", hint="")
+
+    monkeypatch.setattr(node.daemon, "open", late)
+    with pytest.raises(DaemonUnreachable):
+        run(node.book.change(wanted))
+    assert node.daemon.opened["default/u1"][0].limit == 100
+    assert node.book.incomplete(set(node.daemon.opened))
+    run(node.book.restore())
+    assert node.daemon.opened["default/u1"][0] == before.amounts
+    assert not node.book.incomplete(set(node.daemon.opened))
+    run(node.book.catch_up())
+    assert checkpoint.load(node.path / "checkpoint.json").shares == [before, other]
+
+
+def test_a_directory_that_is_nobodys_is_found(node, run):
+    run(node.book.open(fakes.claim_share()))
+    assert not node.book.incomplete(set(node.daemon.opened))
+    (node.shares / "slot-1").mkdir()
+    (node.shares / "slot-2").symlink_to(node.path)
+    (node.shares / "slot-3").touch()
+    assert node.book.incomplete(set(node.daemon.opened))
+    run(node.book.restore())
+    assert not node.book.incomplete(set(node.daemon.opened))
+
+
 def test_a_change_that_fails_changes_nothing(node, run):
     share = run(node.book.open(fakes.claim_share("u1")))
     node.daemon.down = True
