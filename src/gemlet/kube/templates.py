@@ -115,8 +115,13 @@ class TemplateMaker:
         return False
 
     async def deleted(self, template: dict[str, Any]) -> None:
-        """Makes a template that was deleted again if a pod names it. Raises ApiError."""
+        """Makes a template that was deleted again if a pod names it. Raises ApiError.
+
+        Not one that no pod has named: anybody may make and delete any number, and each would cost a list of pods.
+        """
         namespace, name = template["metadata"]["namespace"], template["metadata"]["name"]
+        if (namespace, name) not in self._made:
+            return
         self._made.discard((namespace, name))
         async for pod in self._api.listed(f"/api/v1/namespaces/{namespace}/pods"):
             if name in named_templates(pod) and await self.try_to_make(pod):
@@ -137,8 +142,9 @@ class TemplateMaker:
         }
         gone = [place for place in old if place not in used]
         for namespace, name in gone:
-            await self._api.delete(f"{templates_path(namespace)}/{name}")
-            self._made.discard((namespace, name))
+            await self._api.delete(
+                f"{templates_path(namespace)}/{name}"
+            )  # of which `deleted` hears, for a new pod's sake
         return [name for _, name in gone]
 
     async def _create(self, namespace: str, ask: Ask) -> None:
@@ -190,7 +196,8 @@ class TemplateMaker:
             try:
                 present = self._api.listed(TEMPLATES, labelSelector=ours)
                 # What nobody has seen being deleted: a namespace can go and come back under the same name.
-                self._made &= {_place(template) async for template in present}
+                before = set(self._made)
+                self._made -= before - {_place(template) async for template in present}
                 watch = self._api.watch(TEMPLATES, labelSelector=ours, resourceVersion=present.version)
                 async for kind, template in watch:
                     if kind == "DELETED":

@@ -432,6 +432,36 @@ class TestTemplates:
         run(maker.deleted({"metadata": meta | {"name": "gemlet-unused"}}))
         assert len(api.created) == 2, "no pod names the other"
 
+    def test_templates_that_no_pod_has_named_cost_nothing_when_they_are_deleted(self, run):
+        """One who may make and delete templates had the webhook list the pods of the namespace for each."""
+        api, asked = FollowedApi(), []
+        api.listed = lambda path, **query: asked.append(path)
+        maker = templates.TemplateMaker(api)
+        for number in range(100):
+            run(maker.deleted({"metadata": {"namespace": "default", "name": f"gemlet-{number:012x}"}}))
+        assert asked == []
+
+    def test_a_template_that_is_swept_away_under_a_new_pod_is_made_again(self, run):
+        now = datetime(2026, 1, 2, tzinfo=UTC)
+        pod = admitted_pod()
+        meta = {"namespace": "default", "name": templates.named_templates(pod)[0]}
+
+        class Emptied(FollowedApi):
+            async def delete(self, path):
+                self.objects["/api/v1/namespaces/default/pods"] = {"items": [pod]}
+                assert not await maker.make(pod), "it is there"
+
+        api = Emptied()
+        maker = templates.TemplateMaker(api)
+        assert run(maker.make(pod))
+        api.objects[templates.TEMPLATES] = {
+            "items": [{"metadata": meta | {"creationTimestamp": "2026-01-01T00:00:00Z"}}]
+        }
+        api.objects["/api/v1/pods"] = {"items": []}
+        assert run(maker.sweep(now)) == [meta["name"]]
+        run(maker.deleted({"metadata": meta}))
+        assert len(api.created) == 2
+
     def test_a_namespace_that_refuses_templates_does_not_hold_up_the_others(self, run):
         class Refusing(FollowedApi):
             async def create(self, path, body):
