@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gemlet.daemon.logs import Limiter
 from gemlet.errors import GemletError
 from gemlet.kube import claims
 from gemlet.kube.api_server import ApiError
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
+TOLD_PER_MINUTE = 30  # pods of a namespace: while one is told, no other is looked at
 ENDED = ("Succeeded", "Failed")
 
 
@@ -50,6 +53,7 @@ class PodFollower:
         self._node = node
         self._withheld: dict[str, set[str]] = {}  # shares by the uid of the pod for which they are withheld
         self._suspects: dict[str, Pod] = {}  # by uid, those that a claim could not hold if it came to be a share
+        self._limiter = Limiter(TOLD_PER_MINUTE)
         self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
@@ -206,6 +210,8 @@ class PodFollower:
         await self._tell(meta, text, reason="ShareNotChanged")
 
     async def _tell(self, meta: dict[str, Any], text: str, *, reason: str) -> None:
+        if not self._limiter.allow(meta["namespace"], now=time.monotonic())[0]:
+            return
         logger.warning("pod=%s/%s %s: %s", meta["namespace"], meta["name"], reason, text)
         try:
             await self._api.create(*warning(meta, text, reason=reason, component="gemlet-agent"))

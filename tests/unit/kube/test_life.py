@@ -260,6 +260,19 @@ class TestFollower:
         with pytest.raises(ApiError, match="no answer"):
             run(follower.look_again("default"))
 
+    def test_countless_pods_of_a_namespace_do_not_hold_up_the_look_at_others(self, node, run):
+        """While an event is made of each, a container starts in a share that should have been withheld."""
+        api = FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        for number in range(200):
+            run(follower._apply(claiming_pod(f"p{number}", "u1", securityContext={"privileged": True})))
+        assert len(api.created) <= 30
+        for number in range(200):
+            assert cdi.share_ids(node.cdi) == set()
+            run(follower._apply(claiming_pod(f"p{number}", "u1")))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
     def test_what_is_withheld_stays_so_when_the_agent_restarts(self, node, run):
         """The next agent wrote the file before it had seen the pods, and a container that waited for it started."""
         hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
