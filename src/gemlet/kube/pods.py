@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_Step = Callable[[dict[str, Any]], Awaitable[None]]
+
 RETRY_SECONDS = 2.0
-TOLD_PER_MINUTE = 30  # pods of a namespace: while one is told, no other is looked at
+EVENTS_PER_MINUTE = 30  # pods of a namespace: while one is told, no other is looked at
 ENDED = ("Succeeded", "Failed")
 
 
@@ -53,7 +56,9 @@ class PodFollower:
         self._node = node
         self._withheld: dict[str, set[str]] = {}  # shares by the uid of the pod for which they are withheld
         self._suspects: dict[str, Pod] = {}  # by uid, those that a claim could not hold if it came to be a share
-        self._limiter = Limiter(TOLD_PER_MINUTE)
+        self._limiter = Limiter(EVENTS_PER_MINUTE)
+        self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
+        self._woken = asyncio.Event()
         self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
@@ -85,12 +90,14 @@ class PodFollower:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        while True:
-            try:
-                await self._follow()
-            except ApiError as error:
-                logger.warning("pods: %s", error)
-                await asyncio.sleep(RETRY_SECONDS)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._act())
+            while True:
+                try:
+                    await self._follow()
+                except ApiError as error:
+                    logger.warning("pods: %s", error)
+                    await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow(self) -> None:
         selector = f"spec.nodeName={self._node}"
@@ -98,7 +105,7 @@ class PodFollower:
         there = set()
         async for pod in pods:
             there.add(pod["metadata"]["uid"])
-            await self._try_to_apply(pod)
+            await self._look(pod)
         for uid in (self._withheld.keys() | self._suspects.keys()) - there:
             self._forget(uid)
         try:
@@ -107,24 +114,48 @@ class PodFollower:
             logger.warning("shares not given back: %s", error)  # `restore` does it
         async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=pods.version):
             if kind in ("ADDED", "MODIFIED"):
-                await self._try_to_apply(pod)
+                await self._look(pod)
             elif kind == "DELETED":
                 self._forget(pod["metadata"]["uid"])
-                await self._end(pod)
+                self._later(self._end, pod)
 
-    async def _try_to_apply(self, seen: dict[str, Any]) -> None:
+    async def _look(self, seen: dict[str, Any]) -> None:
+        await self._try(self._check, seen)
+        self._later(self._apply, seen)
+
+    def _later(self, step: _Step, seen: dict[str, Any]) -> None:
+        """Has `_act` do what takes its time, since a daemon and a disk have to answer, with the pod as last seen.
+
+        One whose annotations change without end must not keep the others from being looked at.
+        """
+        if self._shares_of(seen):
+            self._to_do[seen["metadata"]["uid"]] = (step, seen)
+            self._woken.set()
+        else:
+            self._to_do.pop(seen["metadata"]["uid"], None)
+
+    async def _act(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while self._to_do:
+                step, seen = self._to_do.pop(next(iter(self._to_do)))
+                await self._try(step, seen)
+
+    async def _try(self, step: _Step, seen: dict[str, Any]) -> None:
         """Anybody may have written the pod: by what nobody foresaw in it the agent would end after each start."""
         try:
-            await self._apply(seen)
+            await step(seen)
         except Exception:
             logger.exception("pod=%s/%s", seen["metadata"]["namespace"], seen["metadata"]["name"])
 
+    def _shares_of(self, seen: dict[str, Any]) -> list[Share]:
+        place = seen["metadata"]["namespace"], seen["metadata"]["name"]
+        return [share for share in self._book.shares.values() if (share.pod.namespace, share.pod.name) == place]
+
     async def _apply(self, seen: dict[str, Any]) -> None:
-        meta = seen["metadata"]
-        await self._check(seen)
-        for share in list(self._book.shares.values()):
-            if (share.pod.namespace, share.pod.name) == (meta["namespace"], meta["name"]):
-                await self._change(share, meta)
+        for share in self._shares_of(seen):
+            await self._change(share, seen["metadata"])
 
     async def _check(self, seen: dict[str, Any]) -> None:
         """Withholds the shares of claims from a pod that they could not hold."""
@@ -180,9 +211,8 @@ class PodFollower:
 
     async def _end(self, seen: dict[str, Any]) -> None:
         # Sooner than the reaper: the next pod of that name must not be taken for this one. Claims are unprepared.
-        meta = seen["metadata"]
-        for share in list(self._book.shares.values()):
-            if share.claim is None and (share.pod.namespace, share.pod.name) == (meta["namespace"], meta["name"]):
+        for share in self._shares_of(seen):
+            if share.claim is None:
                 try:
                     await self._book.close(share.id)
                 except (GemletError, OSError) as error:

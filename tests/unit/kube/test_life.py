@@ -150,14 +150,20 @@ def claiming_pod(name, claim, **container):
     }
 
 
+async def applied(follower, seen):
+    """What is done with a pod that has come or changed."""
+    await follower._check(seen)
+    await follower._apply(seen)
+
+
 class TestFollower:
     def test_a_changed_annotation_changes_the_share(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
         run(node.book.open(slot_share()))
-        run(follower._apply(seen_pod(compute_limit="80", priority="latency")))
+        run(applied(follower, seen_pod(compute_limit="80", priority="latency")))
         changed = node.daemon.opened["default/s0"][0]
         assert (changed.limit, changed.compute, str(changed.priority)) == (80, 25, "latency")
-        run(follower._apply(seen_pod()))
+        run(applied(follower, seen_pod()))
         assert node.daemon.opened["default/s0"][0].limit == 25, "without the annotation it is as it was granted"
 
     def test_nonsense_changes_nothing_and_is_told_once(self, node, run):
@@ -165,7 +171,7 @@ class TestFollower:
         follower = PodFollower(api, node.book, "n1")
         run(node.book.open(slot_share()))
         for _ in range(2):
-            run(follower._apply(seen_pod(compute_limit="7")))
+            run(applied(follower, seen_pod(compute_limit="7")))
         ((path, event),) = api.created
         assert path == "/api/v1/namespaces/default/events"
         assert event["involvedObject"]["name"] == "p"
@@ -177,7 +183,7 @@ class TestFollower:
         follower = PodFollower(FollowedApi(), node.book, "n1")
         for number in range(5):
             run(node.book.open(slot_share(number)))
-            run(follower._apply(seen_pod(priority=f"{number}" * 250_000)))
+            run(applied(follower, seen_pod(priority=f"{number}" * 250_000)))
             run(node.book.close(f"claim-s{number}"))
         assert sum(len(text) for text in follower._complained.values()) < 2000
 
@@ -187,11 +193,11 @@ class TestFollower:
         follower = PodFollower(api, node.book, "n1")
         run(node.book.open(fakes.claim_share("u1")))
         run(node.book.open(fakes.claim_share("u2")))
-        run(follower._apply(claiming_pod("good", "u1")))
+        run(applied(follower, claiming_pod("good", "u1")))
         assert len(cdi.share_ids(node.cdi)) == 2
         hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
         for _ in range(2):
-            run(follower._apply(hostile))
+            run(applied(follower, hostile))
             assert cdi.share_ids(node.cdi) == {"claim-u2"}
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
@@ -200,11 +206,11 @@ class TestFollower:
         run(node.book.restore())
         run(node.book.open(fakes.claim_share("u1")))
         assert cdi.share_ids(node.cdi) == {"claim-u2"}
-        run(follower._apply(hostile | {"status": {"phase": "Failed"}}))
+        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert len(cdi.share_ids(node.cdi)) == 2
         changed = claiming_pod("good", "u1")
         changed["metadata"]["annotations"] = {"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}
-        run(follower._apply(changed))
+        run(applied(follower, changed))
         assert cdi.share_ids(node.cdi) == {"claim-u2"}
         run(node.book.close("claim-u1"))
         run(node.book.open(fakes.claim_share("u1")))
@@ -219,7 +225,7 @@ class TestFollower:
         other = claiming_pod("other", "someone-elses", securityContext={"privileged": True})
         for pod in (claiming_pod("good", "u1"), hostile, other):
             api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
-            run(follower._apply(pod))
+            run(applied(follower, pod))
         run(node.book.open(fakes.claim_share("u1")))
         run(follower.look_again("elsewhere"))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
@@ -231,14 +237,14 @@ class TestFollower:
         del api.objects["/api/v1/namespaces/default/pods/other"]
         run(follower.look_again("default"))
         assert not follower._suspects
-        run(follower._apply(hostile | {"status": {"phase": "Failed"}}))
+        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
 
     def test_a_pod_that_ends_while_it_is_looked_at_withholds_nothing(self, node, run):
         api = FollowedApi()
         follower = PodFollower(api, node.book, "n1")
         hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
-        run(follower._apply(hostile))
+        run(applied(follower, hostile))
         run(node.book.open(fakes.claim_share("u1")))
 
         async def late(path, **query):
@@ -251,7 +257,7 @@ class TestFollower:
 
     def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
-        run(follower._apply(claiming_pod("hostile", "u1", securityContext={"privileged": True})))
+        run(applied(follower, claiming_pod("hostile", "u1", securityContext={"privileged": True})))
 
         async def down(path, **query):
             raise ApiError("no answer", status=0)
@@ -260,17 +266,59 @@ class TestFollower:
         with pytest.raises(ApiError, match="no answer"):
             run(follower.look_again("default"))
 
+    def test_a_pod_that_changes_without_end_does_not_hold_up_the_look_at_others(self, node, run):
+        """Each change is one of the daemon's and of the disk's; meanwhile a container started in a share that should
+        have been withheld. A pod's end waits for its programs."""
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+
+        class Changing(FollowedApi):
+            async def watch(self, path, **query):
+                for limit in range(30, 90):
+                    yield "MODIFIED", seen_pod(compute_limit=str(limit))
+                yield "ADDED", hostile
+                withheld.set()
+                go_on.set()
+                await applied_last.wait()
+                yield "DELETED", seen_pod()
+                await asyncio.Event().wait()
+
+        api, opened, limits = Changing(), node.daemon.open, []
+        api.objects["/api/v1/pods"] = {"items": []}
+
+        async def slow(share, path, *, device):
+            await go_on.wait()
+            await opened(share, path, device=device)
+            limits.append(share.amounts.limit)
+            if limits[-1] == 89:
+                applied_last.set()
+
+        async def scenario():
+            await node.book.open(slot_share())
+            await node.book.open(fakes.claim_share("u1"))
+            node.daemon.open = slow
+            task = asyncio.create_task(PodFollower(api, node.book, "n1").run())
+            await withheld.wait()
+            assert cdi.share_ids(node.cdi) == set()
+            while "claim-s0" in node.book.shares:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert len(limits) <= 2, "what is not the last is not made"
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        withheld, go_on, applied_last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        run(scenario())
+
     def test_countless_pods_of_a_namespace_do_not_hold_up_the_look_at_others(self, node, run):
         """While an event is made of each, a container starts in a share that should have been withheld."""
         api = FollowedApi()
         follower = PodFollower(api, node.book, "n1")
         run(node.book.open(fakes.claim_share("u1")))
         for number in range(200):
-            run(follower._apply(claiming_pod(f"p{number}", "u1", securityContext={"privileged": True})))
+            run(applied(follower, claiming_pod(f"p{number}", "u1", securityContext={"privileged": True})))
         assert len(api.created) <= 30
         for number in range(200):
             assert cdi.share_ids(node.cdi) == set()
-            run(follower._apply(claiming_pod(f"p{number}", "u1")))
+            run(applied(follower, claiming_pod(f"p{number}", "u1")))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
 
     def test_what_is_withheld_stays_so_when_the_agent_restarts(self, node, run):
@@ -278,7 +326,7 @@ class TestFollower:
         hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
         for uid in ("u1", "u2"):
             run(node.book.open(fakes.claim_share(uid)))
-        run(PodFollower(FollowedApi(), node.book, "n1")._apply(hostile))
+        run(applied(PodFollower(FollowedApi(), node.book, "n1"), hostile))
         for pods, files in (([hostile], {"claim-u2"}), ([], {"claim-u1", "claim-u2"})):
             node.restart()
             run(node.book.restore())
@@ -301,7 +349,7 @@ class TestFollower:
         hostile = claiming_pod("hostile", "u1")
         hostile["spec"]["resourceClaims"] = [{"name": uid, "resourceClaimName": uid} for uid in claims_of]
         hostile["spec"]["containers"][0]["resources"] = {"claims": [{"name": uid} for uid in claims_of]}
-        run(follower._apply(hostile))
+        run(applied(follower, hostile))
         assert cdi.share_ids(node.cdi) == set()
         write, full = cdi.write, [28]
 
@@ -311,7 +359,7 @@ class TestFollower:
             return write(*given)
 
         monkeypatch.setattr(cdi, "write", tried)
-        run(follower._apply(hostile | {"status": {"phase": "Failed"}}))
+        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert len(cdi.share_ids(node.cdi)) == 2
         assert node.book.incomplete(set(node.daemon.opened))
         run(node.book.restore())
@@ -369,10 +417,10 @@ class TestFollower:
     def test_other_pods_and_other_containers_are_not_meant(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
         run(node.book.open(slot_share()))
-        run(follower._apply(seen_pod(compute_limit="80", container="sidecar")))
+        run(applied(follower, seen_pod(compute_limit="80", container="sidecar")))
         other = seen_pod(compute_limit="80")
         other["metadata"]["name"] = "q"
-        run(follower._apply(other))
+        run(applied(follower, other))
         assert node.daemon.opened["default/s0"][0].limit == 25
 
 
