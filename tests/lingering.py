@@ -28,8 +28,11 @@ def lingering() -> socket.socket:
 _receivers: list[socket.socket] = []
 
 
-def send_lingering(connection: socket.socket, data: bytes) -> bool:
-    """Sends ``data`` with such a descriptor that nobody else has by then. False: the kernel does not let it pass."""
+def send_lingering(connection: socket.socket, data: bytes, *, unread: bool = False) -> bool:
+    """Sends ``data`` with such a descriptor that nobody else has by then. False: the kernel does not let it pass.
+
+    ``unread``: nobody receives it before this returns.
+    """
     file = lingering()
     passed = array.array("i", [file.fileno()])
     try:
@@ -37,7 +40,10 @@ def send_lingering(connection: socket.socket, data: bytes) -> bool:
     except PermissionError:
         return False
     finally:  # the receiver may have closed it already
-        threading.Thread(target=file.close, daemon=True).start()
+        closing = threading.Thread(target=file.close, daemon=True)
+        closing.start()
+        if unread:
+            closing.join(1)
     return True
 
 

@@ -47,8 +47,9 @@ bool has_unread(int socket) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
+    // An error, such as that a peer is gone which had not read all, comes before what is unread.
     const ssize_t size = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
-    return size > 0 || (size == 0 && message.msg_controllen > 0);
+    return size != 0 || message.msg_controllen > 0;
 }
 
 struct Meeting {
@@ -84,7 +85,7 @@ Next next_from(int socket) {
     msghdr message{};
     if (recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) >= 0)
         return message.msg_flags & MSG_CTRUNC ? Next::kFiles : Next::kMessage;
-    return errno == EAGAIN || errno == EINTR ? Next::kNothing : Next::kMessage;
+    return errno == EAGAIN || errno == EINTR ? Next::kNothing : Next::kEnd;
 }
 
 void close_apart(int socket) {

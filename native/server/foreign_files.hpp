@@ -15,8 +15,8 @@ namespace gemlet::server {
 bool refuse_files(int socket);
 
 // What would be received next from a socket that refuses none. Only what was looked at may be received: what comes
-// after the look may bring files again.
-enum class Next : uint8_t { kNothing, kMessage, kFiles };
+// after the look, or after an error (kEnd), may bring files again.
+enum class Next : uint8_t { kNothing, kMessage, kFiles, kEnd };
 Next next_from(int socket);
 
 // Closes a socket that others sent to, whatever is unread there: if need be at the end of a thread, where the kernel

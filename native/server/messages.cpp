@@ -43,6 +43,7 @@ Nanoseconds when(const Message& message, Nanoseconds now) {
 Server::Received Server::receive(Client& client) {
     const Next next = client.refuses_files ? Next::kMessage : next_from(client.socket.get());
     if (next == Next::kNothing) return Received::kNothing;
+    if (next == Next::kEnd) return Received::kEnd;
     if (next == Next::kFiles) {
         ++denied_;
         emit("denied", client, "sent a message with descriptors");

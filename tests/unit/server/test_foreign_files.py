@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,3 +90,23 @@ def test_a_server_that_ends_waits_for_nobody(serve: Callable[..., Served], refus
         send_lingering(RawClient(s.path, join=False).socket, hello())
     s.server.stop()
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_from_one_that_is_gone_without_having_read_all(
+    serve: Callable[..., Served], refuse_files: bool, goes_on: bool
+) -> None:
+    """The kernel says first that the connection was reset, and nothing of what is unread."""
+    s = serve(refuse_files=refuse_files)
+    polite = RawClient(s.path)
+    hostile = RawClient(s.path, join=False)
+    hostile.socket.send(hello())
+    select.select([hostile.socket], [], [])
+    s.server.hand_over()  # its thread reads no more
+    send_lingering(hostile.socket, hello(), unread=True)
+    hostile.close()
+    if goes_on:
+        s.server.start()
+        polite.attach()
+    else:
+        s.server.stop()
