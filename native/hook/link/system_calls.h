@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -49,6 +50,13 @@ inline ssize_t send(int fd, const void* data, size_t size, int flags) {
 
 inline ssize_t recvmsg(int fd, msghdr& message, int flags) {
     return syscall(SYS_recvmsg, fd, &message, flags);
+}
+
+// If one of them is pending.
+inline void take_signal(const sigset_t& signals) {
+    constexpr size_t kKernels = 64 / 8;  // bytes of the kernel's set
+    const timespec now{};
+    syscall(SYS_rt_sigtimedwait, &signals, nullptr, &now, kKernels);
 }
 
 inline void sleep(uint64_t ns) {

@@ -4,6 +4,7 @@ hook."""
 from __future__ import annotations
 
 import contextlib
+import resource
 import shutil
 import socket
 import threading
@@ -16,7 +17,7 @@ import pytest
 from gemlet import paths
 from gemlet.kube.names import SHARE_SUFFIX
 from tests.compiled import compiled, compiled_text, cuda_include
-from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, PATIENCE, eventually
 from tests.unit.server import wire
 
 if TYPE_CHECKING:
@@ -405,6 +406,27 @@ def test_a_program_takes_turns_where_the_system_allows_no_thread(
     program.go_on()
     results, _ = program.results()
     assert results["work"] > 0  # else it hangs
+
+
+@pytest.mark.parametrize("signal", ["SIGPIPE", "SIGXFSZ"])
+def test_a_line_of_the_hooks_does_not_end_the_program(
+    served: Served, machine: Machine, around: Path, tmp_path: Path, signal: str
+) -> None:
+    """To a pipe that nobody reads, or to a file that may not grow."""
+    script = 'exec "$0" "$@"' + (f" 2> {tmp_path}/errors" if signal == "SIGXFSZ" else "")
+    steps = ("init", "context", "fill", "wait", "fill", "work")
+    program = machine.start("g", "-c", script, around, *steps, command="/bin/sh")
+    while (line := program.line()) != "wait 0":
+        assert line
+    assert program.stderr is not None
+    program.stderr.close()
+    if signal == "SIGXFSZ":
+        resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (0, 0))
+    served.server.set_group("g", memory=LIMIT)
+    program.tell("")
+    assert program.line() == "fill 0"
+    assert program.line().startswith("work ")
+    assert program.wait(PATIENCE) == 0
 
 
 def test_memory_that_another_process_made(served: Served, attempt: Callable[..., Attempt]) -> None:
