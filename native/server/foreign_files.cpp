@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <memory>
@@ -30,8 +31,9 @@ int option(int socket, int name) {
     return getsockopt(socket, SOL_SOCKET, name, &value, &size) == 0 ? value : 0;
 }
 
-// What is unread may come with descriptors. Nothing comes after this.
-bool has_unread(int socket) {
+// Whether descriptors may come with what is unread. Nothing comes after this; messages that bring none are gone: a
+// program that is killed leaves some, and a thread for each of many would take the daemon's time.
+bool has_files(int socket) {
     if (option(socket, SO_ACCEPTCONN)) return true;  // in connections that nobody has accepted
     shutdown(socket, SHUT_RDWR);
     if (int bytes = 0; option(socket, SO_TYPE) == SOCK_STREAM)
@@ -39,17 +41,26 @@ bool has_unread(int socket) {
     // With its sender's name a message of no bytes can be told from the end.
     const int on = 1;
     setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    char byte;
-    iovec part{&byte, sizeof byte};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    // An error, such as that a peer is gone which had not read all, comes before what is unread.
-    const ssize_t size = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
-    return size != 0 || message.msg_controllen > 0;
+    // The error of a connection comes once, before what is unread.
+    for (int errors = 0; errors < 2;) {
+        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
+        msghdr message{};
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        const ssize_t size = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC);
+        if (size < 0) {
+            ++errors;
+            continue;
+        }
+        if (message.msg_flags & MSG_CTRUNC) return true;
+        if (size == 0 && message.msg_controllen == 0) return false;
+        recv(socket, nullptr, 0, MSG_DONTWAIT | MSG_TRUNC);
+    }
+    return true;
+}
+
+void close_each(const std::vector<int>& sockets) {
+    for (const int socket : sockets) close(socket);
 }
 
 struct Meeting {
@@ -57,20 +68,20 @@ struct Meeting {
     bool alone = false;  // the thread has a table of descriptors of its own
 };
 
-void close_with_a_thread(int fd) {
+void close_with_a_thread(const std::vector<int>& sockets) {
     const auto meeting = std::make_shared<Meeting>();
-    std::thread([fd, meeting] {
+    std::thread([sockets, meeting] {
         meeting->alone = unshare(CLONE_FILES) == 0;
         const bool alone = meeting->alone;
         meeting->ready.release();
         if (alone)
             meeting->closed.acquire();  // and ends with all that is in its table: then no connection lingers
         else
-            close(fd);
+            close_each(sockets);
     }).detach();
     meeting->ready.acquire();
     if (!meeting->alone) return;
-    close(fd);
+    close_each(sockets);
     meeting->closed.release();
 }
 
@@ -89,11 +100,18 @@ Next next_from(int socket) {
 }
 
 void close_apart(int socket) {
-    if (!refuses_files(socket) && has_unread(socket)) try {
-            return close_with_a_thread(socket);
+    if (refuses_files(socket) || !has_files(socket))
+        close(socket);
+    else
+        close_shared_apart({socket});
+}
+
+void close_shared_apart(const std::vector<int>& sockets) {
+    if (!std::all_of(sockets.begin(), sockets.end(), refuses_files)) try {
+            return close_with_a_thread(sockets);
         } catch (const std::exception&) {  // the system has no thread left
         }
-    close(socket);
+    close_each(sockets);
 }
 
 }  // namespace gemlet::server

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "server/descriptor.hpp"
 
@@ -22,6 +23,10 @@ Next next_from(int socket);
 // Closes a socket that others sent to, whatever is unread there: if need be at the end of a thread, where the kernel
 // waits for nothing.
 void close_apart(int socket);
+
+// Closes sockets that another process may have as well, and which are not shut down: it may be the first to close
+// them, and this the last.
+void close_shared_apart(const std::vector<int>& sockets);
 
 using ForeignSocket = OwnedDescriptor<close_apart>;
 

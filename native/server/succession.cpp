@@ -87,10 +87,14 @@ void Server::leave() {
     std::lock_guard lock(mutex_);
     for (auto& device : devices_)
         for (auto& [name, ledger] : device->ledgers) ledger->pass_on();
+    std::vector<int> shared;  // the other daemon has them, too
+    for (const auto& listener : listeners_)
+        if (listener) shared.push_back(listener->socket.release());
     for (auto& [id, client] : clients_) {
-        if (client->places.empty()) close(client->socket.release());  // the other daemon has it, too
+        if (client->places.empty()) shared.push_back(client->socket.release());
         client->socket = ForeignSocket();
     }
+    close_shared_apart(shared);
     for (auto& [id, absent] : absent_) absent.slot.leave();
     for (auto& device : devices_)
         for (auto& [id, attachment] : device->attachments) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tests.unit.server.conftest import Served
 
 ROUNDS = 20  # the server may be faster than the end of the sender's own descriptor, or than the second message
+
+native = pytest.importorskip("gemlet._native", reason="the native module is not built")
 
 # False: as where the kernel cannot refuse it.
 pytestmark = pytest.mark.parametrize("refuse_files", [True, False])
@@ -110,3 +113,20 @@ def test_from_one_that_is_gone_without_having_read_all(
         polite.attach()
     else:
         s.server.stop()
+
+
+def test_from_one_whom_a_successor_has_cut_off(serve: Callable[..., Served], refuse_files: bool) -> None:
+    s = serve(refuse_files=refuse_files)
+    hostile = RawClient(s.path, join=False)
+    RawClient(s.path)  # after it
+    (caller,) = (one for one in s.server.hand_over()["callers"] if not one["group"])
+    passed = send_lingering(hostile.socket, hello(), unread=True)
+    successor = native.Server(refuse_files=refuse_files)
+    successor.inherit_caller(caller)
+    others = len(os.listdir("/proc/self/task"))
+    successor.start()
+    if passed:
+        assert is_cut_off(hostile.socket)
+        wire.eventually(lambda: len(os.listdir("/proc/self/task")) == others + 1)  # it is closed
+    s.server.leave()
+    successor.stop()
