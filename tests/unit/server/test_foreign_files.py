@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import platform
 import select
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +18,10 @@ from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.unit.server.conftest import Served
 
+ROOT = Path(__file__).parents[3]
 ROUNDS = 20  # the server may be faster than the end of the sender's own descriptor, or than the second message
 
 native = pytest.importorskip("gemlet._native", reason="the native module is not built")
@@ -30,6 +34,23 @@ pytestmark = pytest.mark.parametrize("refuse_files", [True, False])
 def _receivers(serve: Callable[..., Served]) -> Iterator[None]:
     yield
     let_go()  # before the server ends, which would wait for them where this fails
+
+
+def descriptors(link: str) -> int:
+    """The most that a thread has of this file."""
+
+    def of(task: Path) -> int:
+        found = 0
+        for descriptor in (task / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                found += str(descriptor.readlink()) == link
+        return found
+
+    most = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            most = max(most, of(task))
+    return most
 
 
 def hello() -> bytes:
@@ -123,10 +144,50 @@ def test_from_one_whom_a_successor_has_cut_off(serve: Callable[..., Served], ref
     passed = send_lingering(hostile.socket, hello(), unread=True)
     successor = native.Server(refuse_files=refuse_files)
     successor.inherit_caller(caller)
-    others = len(os.listdir("/proc/self/task"))
+    link = str(Path(f"/proc/self/fd/{caller['fd']}").readlink())
     successor.start()
     if passed:
         assert is_cut_off(hostile.socket)
-        wire.eventually(lambda: len(os.listdir("/proc/self/task")) == others + 1)  # it is closed
+        wire.eventually(lambda: descriptors(link) == 1)  # the elder's
     s.server.leave()
     successor.stop()
+
+
+CONFINED = """
+import ctypes, os, platform, struct, sys
+from pathlib import Path
+from gemlet import _native as native
+from tests.lingering import send_lingering
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
+
+# What the usual profiles of containers do: unshare(2) fails.
+number = {"x86_64": 272, "aarch64": 97}[platform.machine()]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program) == 0
+assert libc.unshare(0x400) == -1
+
+server = native.Server(open=False, refuse_files=False)
+server.listen(sys.argv[1])
+server.start()
+server.hand_over()  # its thread reads no more
+for _ in range(5):
+    send_lingering(RawClient(sys.argv[1], join=False).socket, b"", unread=True)
+server.start()
+RawClient(sys.argv[1]).attach()
+comms = Path("/proc/self/task").glob
+wire.eventually(lambda: [path.read_text() for path in comms("*/comm")].count("gemlet-arbiter\\n") == 1)
+os._exit(0)
+"""
+
+
+def test_no_thread_waits_in_a_container(refuse_files: bool, tmp_path: Path) -> None:
+    if platform.machine() not in ("x86_64", "aarch64") or refuse_files:
+        pytest.skip("nothing to see")
+    command = [sys.executable, "-c", CONFINED, str(tmp_path / "s")]
+    run = subprocess.run(command, cwd=ROOT, timeout=100, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
