@@ -28,7 +28,7 @@ def lingering() -> socket.socket:
 _receivers: list[socket.socket] = []
 
 
-def send_lingering(connection: socket.socket, data: bytes, *, unread: bool = False) -> bool:
+def send_lingering(connection: socket.socket, data: bytes, *, flags: int = 0, unread: bool = False) -> bool:
     """Sends ``data`` with such a descriptor that nobody else has by then. False: the kernel does not let it pass.
 
     ``unread``: nobody receives it before this returns.
@@ -36,7 +36,7 @@ def send_lingering(connection: socket.socket, data: bytes, *, unread: bool = Fal
     file = lingering()
     passed = array.array("i", [file.fileno()])
     try:
-        connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+        connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], flags)
     except PermissionError:
         return False
     finally:  # the receiver may have closed it already

@@ -78,3 +78,17 @@ def test_a_whole_conversation(daemon):
             assert connection.recv(4096).endswith(b"\n")
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(4096) == b""
+
+
+@pytest.mark.parametrize("before", [b"", PING[:-1], PING])
+def test_with_what_is_out_of_band(daemon, before):
+    for _ in range(10):
+        with connected(daemon) as hostile:
+            try:
+                if before:
+                    hostile.sendall(before)
+                send_lingering(hostile, b"x", flags=socket.MSG_OOB)
+                hostile.sendall(PING)
+            except OSError:
+                pass  # the end was faster
+    assert answers(daemon)
