@@ -429,28 +429,6 @@ def test_a_line_of_the_hooks_does_not_end_the_program(
     assert program.wait(PATIENCE) == 0
 
 
-def test_a_program_without_memory_left_lives_on(
-    served: Served, machine: Machine, attempt: Callable[..., Attempt]
-) -> None:
-    """The daemon is another one, so the hook joins it, for which it takes memory of the host."""
-    from gemlet import _native
-
-    program = attempt("init", "context", "wait")
-    program.reaches("wait")
-    resource.prlimit(program.running.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
-    served.server.stop()
-    server = _native.Server()
-    server.listen(machine.socket)
-    server.start()
-    try:
-        eventually(lambda: program.running.poll() is not None or server.snapshot()["unmanaged"])
-        program.go_on()
-        _, said = program.results()
-        assert "its pages cannot be mapped" in said
-    finally:
-        server.stop()
-
-
 def test_memory_that_another_process_made(served: Served, attempt: Callable[..., Attempt]) -> None:
     """Its maker may end at any time, so the process that opens it pays for it, too."""
     served.server.set_group("g", memory=2 * CONTEXT + 1536 * MIB)
