@@ -66,15 +66,17 @@ template <class Call>
     constexpr auto relaxed = std::memory_order_relaxed;
     Pacer& pacer = stream.device->pacer;
     auto& estimate = pacer.estimates.find(key);
+    // What is queued goes ahead of a latency client, so there no estimate is a guess.
+    const bool exact = page.window_ns.load(relaxed) <= Pacer::kLatencyWindow;
     Sample sample;
     bool sampled = false;
     if (Estimates::count(estimate, key)) {
         const bool first = estimate.nanoseconds.load(relaxed) == Estimates::kUnknown;
-        const bool must = !first && Estimates::doubted(estimate);
+        const bool must = exact || (!first && Estimates::doubted(estimate));
         sampled = !quiet && (must || pacer.may_sample()) && pacer.begin_sample(stream, key, first, sample);
         if (quiet) Estimates::sample_next(estimate);
     }
-    const uint64_t ns = pacer.estimates.expected(estimate);
+    const uint64_t ns = exact ? estimate.nanoseconds.load(relaxed) : pacer.estimates.expected(estimate);
     const CUresult result = call_driver(stream, call);
     if (sampled) pacer.end_sample(stream, sample);
     stream.memo_key.store(key, relaxed);
