@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gemlet.errors import DaemonUnreachable, Refused
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.book import ShareBook
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 GIB = 1024**3
+SLOT = "gemlet.dev/share"
 FIRST = "GPU-00000000-0000-0000-0000-00000000000a"
 SECOND = "GPU-00000000-0000-0000-0000-00000000000b"
 GPUS = [
@@ -77,6 +80,17 @@ class FakeApi:
     async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Any]]:
         for event in ():
             yield event
+
+
+class FollowedApi(FakeApi):
+    """Remembers what is made there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: list[tuple[str, Any]] = []
+
+    async def create(self, path: str, body: Any) -> None:
+        self.created.append((path, body))
 
 
 class FakeListing:
@@ -141,3 +155,16 @@ def claim_share(uid: str = "u1", gpus: tuple[str, ...] = (FIRST,), **changes: An
         requests={f"gpu-{number}": ("gpu",) for number, _ in enumerate(gpus)},
         **changes,
     )
+
+
+def slot_share(number: int = 0) -> Share:
+    """Of a container of the pod `seen_pod`."""
+    made = claim_share(f"s{number}", pod=Pod(namespace="default", name="p", container="c"))
+    devices = {SLOT: (f"{FIRST}::{number}",)}
+    return msgspec.structs.replace(made, claim=None, claim_uid="", requests={}, devices=devices)
+
+
+def seen_pod(**given: str) -> dict[str, Any]:
+    """With what is given for annotations: memory="8Gi"."""
+    notes = {f"gemlet.dev/{name.replace('_', '-')}": value for name, value in given.items()}
+    return {"metadata": {"namespace": "default", "name": "p", "uid": "u", "annotations": notes}, "spec": {}}

@@ -444,7 +444,7 @@ def test_an_answer_that_nobody_takes_is_not_waited_for(authority, tmp_path, monk
     async def scenario(client, _):
         body = with_a_large_answer()
         reader, writer = await asking(client, body)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # the server is in this loop, and its time is over before
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await reader.readexactly(len(body))
         writer.transport.abort()

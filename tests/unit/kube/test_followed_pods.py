@@ -1,0 +1,296 @@
+"""Pods whose annotations change, or that come to use a claim that is a share already."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gemlet.errors import GemletError
+from gemlet.kube import cdi
+from gemlet.kube.api_server import ApiError
+from gemlet.kube.pods import PodFollower
+from gemlet.kube.share import Pod
+from tests.unit.kube import fakes
+
+
+def claiming_pod(name, claim, **container):
+    uses = {"name": "c", "resources": {"claims": [{"name": "gpu"}]}}
+    return {
+        "metadata": {"namespace": "default", "name": name, "uid": name},
+        "spec": {"containers": [uses | container], "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]},
+    }
+
+
+async def applied(follower, seen):
+    """What is done with a pod that has come or changed."""
+    await follower._check(seen)
+    await follower._apply(seen)
+
+
+class TestFollower:
+    def test_a_changed_annotation_changes_the_share(self, node, run):
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        run(node.book.open(fakes.slot_share()))
+        run(applied(follower, fakes.seen_pod(compute_limit="80", priority="latency")))
+        changed = node.daemon.opened["default/s0"][0]
+        assert (changed.limit, changed.compute, str(changed.priority)) == (80, 25, "latency")
+        run(applied(follower, fakes.seen_pod()))
+        assert node.daemon.opened["default/s0"][0].limit == 25, "without the annotation it is as it was granted"
+
+    def test_nonsense_changes_nothing_and_is_told_once(self, node, run):
+        api = fakes.FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.slot_share()))
+        for _ in range(2):
+            run(applied(follower, fakes.seen_pod(compute_limit="7")))
+        ((path, event),) = api.created
+        assert path == "/api/v1/namespaces/default/events"
+        assert event["involvedObject"]["name"] == "p"
+        assert "compute-limit]: 7 is not valid: expected 25" in event["message"]
+        assert node.daemon.opened["default/s0"][0].limit == 25
+
+    def test_what_was_told_of_shares_that_are_gone_is_forgotten(self, node, run):
+        """Each kept the annotation that it was about, and pods may be made one after the other."""
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        for number in range(5):
+            run(node.book.open(fakes.slot_share(number)))
+            run(applied(follower, fakes.seen_pod(priority=f"{number}" * 250_000)))
+            run(node.book.close(f"claim-s{number}"))
+        assert sum(len(text) for text in follower._complained.values()) < 2000
+
+    def test_no_container_starts_in_a_share_that_a_later_pod_would_leave(self, node, run):
+        """The kubelet has a claim prepared once, and says nothing of the pods that come to use it."""
+        api = fakes.FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        run(node.book.open(fakes.claim_share("u2")))
+        run(applied(follower, claiming_pod("good", "u1")))
+        assert len(cdi.share_ids(node.cdi)) == 2
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        for _ in range(2):
+            run(applied(follower, hostile))
+            assert cdi.share_ids(node.cdi) == {"claim-u2"}
+        ((_, event),) = api.created
+        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
+        assert "env[LD_PRELOAD]" in event["message"]
+        assert not node.book.incomplete(set(node.daemon.opened)), "it is not put back"
+        run(node.book.restore())
+        run(node.book.open(fakes.claim_share("u1")))
+        assert cdi.share_ids(node.cdi) == {"claim-u2"}
+        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
+        assert len(cdi.share_ids(node.cdi)) == 2
+        changed = claiming_pod("good", "u1")
+        changed["metadata"]["annotations"] = {"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}
+        run(applied(follower, changed))
+        assert cdi.share_ids(node.cdi) == {"claim-u2"}
+        run(node.book.close("claim-u1"))
+        run(node.book.open(fakes.claim_share("u1")))
+        assert len(cdi.share_ids(node.cdi)) == 2, "what is closed is forgotten"
+
+    def test_a_pod_that_was_there_before_its_claim_was_a_share_is_checked(self, node, run):
+        """It may name its node itself, or come with the pod for which the claim is prepared; the kubelet starts it in
+        the share of that one without a word."""
+        api = fakes.FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        other = claiming_pod("other", "someone-elses", securityContext={"privileged": True})
+        for pod in (claiming_pod("good", "u1"), hostile, other):
+            api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
+            run(applied(follower, pod))
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower.look_again("elsewhere"))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        run(follower.look_again("default"))
+        assert cdi.share_ids(node.cdi) == set()
+        ((_, event),) = api.created
+        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
+        assert len(follower._suspects) == 1, "what has become a share is followed, what is none may become one"
+        del api.objects["/api/v1/namespaces/default/pods/other"]
+        run(follower.look_again("default"))
+        assert not follower._suspects
+        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+    def test_a_pod_that_ends_while_it_is_looked_at_withholds_nothing(self, node, run):
+        api = fakes.FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        run(applied(follower, hostile))
+        run(node.book.open(fakes.claim_share("u1")))
+
+        async def late(path, **query):
+            follower._forget("hostile")
+            return hostile
+
+        api.get = late
+        run(follower.look_again("default"))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+    def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        run(applied(follower, claiming_pod("hostile", "u1", securityContext={"privileged": True})))
+
+        async def down(path, **query):
+            raise ApiError("no answer", status=0)
+
+        follower._api.get = down
+        with pytest.raises(ApiError, match="no answer"):
+            run(follower.look_again("default"))
+
+    def test_a_pod_that_changes_without_end_does_not_hold_up_the_look_at_others(self, node, run):
+        """Each change is one of the daemon's and of the disk's; meanwhile a container started in a share that should
+        have been withheld. A pod's end waits for its programs."""
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+
+        class Changing(fakes.FollowedApi):
+            async def watch(self, path, **query):
+                for limit in range(30, 90):
+                    yield "MODIFIED", fakes.seen_pod(compute_limit=str(limit))
+                yield "ADDED", hostile
+                withheld.set()
+                go_on.set()
+                await applied_last.wait()
+                yield "DELETED", fakes.seen_pod()
+                await asyncio.Event().wait()
+
+        api, opened, limits = Changing(), node.daemon.open, []
+        api.objects["/api/v1/pods"] = {"items": []}
+
+        async def slow(share, path, *, device):
+            await go_on.wait()
+            await opened(share, path, device=device)
+            limits.append(share.amounts.limit)
+            if limits[-1] == 89:
+                applied_last.set()
+
+        async def scenario():
+            await node.book.open(fakes.slot_share())
+            await node.book.open(fakes.claim_share("u1"))
+            node.daemon.open = slow
+            task = asyncio.create_task(PodFollower(api, node.book, "n1").run())
+            await withheld.wait()
+            assert cdi.share_ids(node.cdi) == set()
+            while "claim-s0" in node.book.shares:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert len(limits) <= 2, "what is not the last is not made"
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        withheld, go_on, applied_last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        run(scenario())
+
+    def test_countless_pods_of_a_namespace_do_not_hold_up_the_look_at_others(self, node, run):
+        """While an event is made of each, a container starts in a share that should have been withheld."""
+        api = fakes.FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        for number in range(200):
+            run(applied(follower, claiming_pod(f"p{number}", "u1", securityContext={"privileged": True})))
+        assert len(api.created) <= 30
+        for number in range(200):
+            assert cdi.share_ids(node.cdi) == set()
+            run(applied(follower, claiming_pod(f"p{number}", "u1")))
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+    def test_what_is_withheld_stays_so_when_the_agent_restarts(self, node, run):
+        """The next agent wrote the file before it had seen the pods, and a container that waited for it started."""
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        for uid in ("u1", "u2"):
+            run(node.book.open(fakes.claim_share(uid)))
+        run(applied(PodFollower(fakes.FollowedApi(), node.book, "n1"), hostile))
+        for pods, files in (([hostile], {"claim-u2"}), ([], {"claim-u1", "claim-u2"})):
+            node.restart()
+            run(node.book.restore())
+            assert cdi.share_ids(node.cdi) == {"claim-u2"}
+            assert not node.book.incomplete(set(node.daemon.opened))
+            api = fakes.FollowedApi()
+            api.objects["/api/v1/pods"] = {"items": pods}
+            run(PodFollower(api, node.book, "n1")._follow())
+            assert cdi.share_ids(node.cdi) == files
+        node.restart()
+        run(node.book.restore())
+        assert len(cdi.share_ids(node.cdi)) == 2, "nothing of it is left"
+
+    def test_one_file_that_cannot_be_written_keeps_no_other_share_back(self, node, run, monkeypatch):
+        """The first that failed left all others withheld for as long as the agent ran."""
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        claims_of = {"u1", "u2", "u3"}
+        for uid in claims_of:
+            run(node.book.open(fakes.claim_share(uid)))
+        hostile = claiming_pod("hostile", "u1")
+        hostile["spec"]["resourceClaims"] = [{"name": uid, "resourceClaimName": uid} for uid in claims_of]
+        hostile["spec"]["containers"][0]["resources"] = {"claims": [{"name": uid} for uid in claims_of]}
+        run(applied(follower, hostile))
+        assert cdi.share_ids(node.cdi) == set()
+        write, full = cdi.write, [28]
+
+        def tried(*given):
+            if full:
+                raise OSError(full.pop(), "No space left on device")
+            return write(*given)
+
+        monkeypatch.setattr(cdi, "write", tried)
+        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
+        assert len(cdi.share_ids(node.cdi)) == 2
+        assert node.book.incomplete(set(node.daemon.opened))
+        run(node.book.restore())
+        assert len(cdi.share_ids(node.cdi)) == 3
+
+    def test_a_pod_of_another_node_is_not_the_one_that_starts_here(self, node, run):
+        """The kubelet names the pod whose container starts, and another of that name may be there meanwhile."""
+        api = fakes.FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        pod = api.objects["/api/v1/namespaces/default/pods/p"] = {"spec": {"nodeName": "n1"}}
+        assert run(follower.seen(Pod(namespace="default", name="p"))) == pod
+        for where in ("n2", None):
+            pod["spec"]["nodeName"] = where
+            with pytest.raises(GemletError, match=f"one of {where or 'no node'} now"):
+                run(follower.seen(Pod(namespace="default", name="p")))
+
+    def test_a_pod_that_went_unseen_withholds_nothing(self, node, run):
+        class Listing(fakes.FollowedApi):
+            async def watch(self, path, **query):
+                yield "ADDED", claiming_pod("hostile", "u1", securityContext={"privileged": True})
+                seen.append(cdi.share_ids(node.cdi))
+                yield "DELETED", claiming_pod("hostile", "u1")
+                seen.append(cdi.share_ids(node.cdi))
+                yield "ADDED", claiming_pod("again", "u1", securityContext={"privileged": True})
+
+        api, seen = Listing(), []
+        api.objects["/api/v1/pods"] = {"items": []}
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower._follow())
+        assert seen == [set(), {"claim-u1"}]
+        assert cdi.share_ids(node.cdi) == set()
+        api.watch = fakes.FakeApi.watch.__get__(api)
+        run(follower._follow())
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+    def test_a_pod_of_nonsense_does_not_end_the_agent(self, node, run, caplog):
+        api = fakes.FollowedApi()
+        odd = claiming_pod("odd", "u1")
+        odd["spec"]["containers"] = [{"name": None, "resources": 5}]
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        api.objects["/api/v1/pods"] = {"items": [odd, hostile]}
+        run(node.book.open(fakes.claim_share("u1")))
+        run(PodFollower(api, node.book, "n1")._follow())
+        assert "pod=default/odd" in caplog.text
+        assert cdi.share_ids(node.cdi) == set(), "the next one is heeded"
+
+    def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        run(node.book.open(fakes.slot_share()))
+        run(node.book.open(fakes.claim_share("u1", pod=Pod(namespace="default", name="p"))))
+        run(follower._end(fakes.seen_pod()))
+        assert set(node.book.shares) == {"claim-u1"}, "a claim ends when the kubelet says so"
+
+    def test_other_pods_and_other_containers_are_not_meant(self, node, run):
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        run(node.book.open(fakes.slot_share()))
+        run(applied(follower, fakes.seen_pod(compute_limit="80", container="sidecar")))
+        other = fakes.seen_pod(compute_limit="80")
+        other["metadata"]["name"] = "q"
+        run(applied(follower, other))
+        assert node.daemon.opened["default/s0"][0].limit == 25

@@ -1,0 +1,177 @@
+"""Templates of claims: made for pods that name them, and removed when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gemlet.kube import templates
+from gemlet.kube.admission import patch, template_name
+from gemlet.kube.api_server import ApiError
+from gemlet.kube.ask import asks
+from tests.unit.kube import fakes
+
+
+def admitted_pod(memory="16Gi", namespace="default"):
+    from gemlet.kube.admission import Cluster
+
+    notes = {"gemlet.dev/memory": memory, "gemlet.dev/compute": "25"}
+    meta = {"name": "p", "namespace": namespace, "uid": "u", "annotations": notes}
+    pod = {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
+    for operation in patch(pod, Cluster(face="dra")):
+        if operation["path"] == "/spec/resourceClaims":
+            pod["spec"]["resourceClaims"] = operation["value"]
+    return pod
+
+
+class TestTemplates:
+    def test_the_template_a_pod_names_is_made_once(self, run):
+        api = fakes.FollowedApi()
+        maker = templates.TemplateMaker(api)
+        assert run(maker.make(admitted_pod()))
+        assert not run(maker.make(admitted_pod()))
+        assert run(maker.make(admitted_pod(namespace="other")))
+        (path, made), _ = api.created
+        assert path == "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+        assert made["metadata"]["name"] == template_name(asks(admitted_pod())[0])
+
+    def test_a_template_that_is_deleted_is_made_again_for_the_pods_that_name_it(self, run):
+        api = fakes.FollowedApi()
+        pod = admitted_pod()
+        api.objects["/api/v1/namespaces/default/pods"] = {"items": [pod]}
+        maker = templates.TemplateMaker(api)
+        assert run(maker.make(pod))
+        meta = {"namespace": "default", "name": templates.named_templates(pod)[0]}
+        run(maker.deleted({"metadata": meta}))
+        assert [body["metadata"]["name"] for _, body in api.created] == [meta["name"], meta["name"]]
+        run(maker.deleted({"metadata": meta | {"name": "gemlet-unused"}}))
+        assert len(api.created) == 2, "no pod names the other"
+
+    def test_templates_that_no_pod_has_named_cost_nothing_when_they_are_deleted(self, run):
+        """One who may make and delete templates had the webhook list the pods of the namespace for each."""
+        api, asked = fakes.FollowedApi(), []
+        api.listed = lambda path, **query: asked.append(path)
+        maker = templates.TemplateMaker(api)
+        for number in range(100):
+            run(maker.deleted({"metadata": {"namespace": "default", "name": f"gemlet-{number:012x}"}}))
+        assert asked == []
+
+    def test_a_template_that_is_swept_away_under_a_new_pod_is_made_again(self, run):
+        now = datetime(2026, 1, 2, tzinfo=UTC)
+        pod = admitted_pod()
+        meta = {"namespace": "default", "name": templates.named_templates(pod)[0]}
+
+        class Emptied(fakes.FollowedApi):
+            async def delete(self, path):
+                self.objects["/api/v1/namespaces/default/pods"] = {"items": [pod]}
+                assert not await maker.make(pod), "it is there"
+
+        api = Emptied()
+        maker = templates.TemplateMaker(api)
+        assert run(maker.make(pod))
+        api.objects[templates.TEMPLATES] = {
+            "items": [{"metadata": meta | {"creationTimestamp": "2026-01-01T00:00:00Z"}}]
+        }
+        api.objects["/api/v1/pods"] = {"items": []}
+        assert run(maker.sweep(now)) == [meta["name"]]
+        run(maker.deleted({"metadata": meta}))
+        assert len(api.created) == 2
+
+    def test_a_namespace_that_refuses_templates_does_not_hold_up_the_others(self, run):
+        class Refusing(fakes.FollowedApi):
+            async def create(self, path, body):
+                if "/namespaces/ending/" in path:
+                    raise ApiError("namespace ending is being terminated", status=403)
+                return await super().create(path, body)
+
+            async def watch(self, path, **query):
+                raise asyncio.CancelledError
+                yield
+
+        api = Refusing()
+        pods = [admitted_pod(namespace="ending"), admitted_pod()]
+        api.objects["/api/v1/pods"] = {"items": pods, "metadata": {"resourceVersion": "1"}}
+        with pytest.raises(asyncio.CancelledError):
+            run(templates.TemplateMaker(api)._follow())
+        assert [path for path, _ in api.created] == [templates.templates_path("default")]
+
+    def test_a_pod_of_nonsense_does_not_end_the_webhook(self, run):
+        class Ending(fakes.FollowedApi):
+            async def watch(self, path, **query):
+                raise asyncio.CancelledError
+                yield
+
+        api = Ending()
+        digits, other = admitted_pod(namespace="digits"), admitted_pod(namespace="other")
+        digits["metadata"]["annotations"]["gemlet.dev/gpus"] = "1" * 5000
+        api.objects[f"{templates.templates_path('digits')}/{templates.named_templates(digits)[0]}"] = {}
+        other["spec"]["containers"] = [{"name": None}]
+        api.objects["/api/v1/pods"] = {"items": [digits, other, admitted_pod()], "metadata": {"resourceVersion": "1"}}
+        with pytest.raises(asyncio.CancelledError):
+            run(templates.TemplateMaker(api)._follow())
+        assert [path for path, _ in api.created] == [templates.templates_path("default")]
+
+    def test_a_template_that_is_there_is_made(self, run):
+        class Present(fakes.FollowedApi):
+            async def create(self, path, body):
+                raise ApiError("already exists", status=409)
+
+        assert run(templates.TemplateMaker(Present()).make(admitted_pod()))
+
+    def test_what_does_not_match_the_annotations_is_not_made(self, run):
+        pod = admitted_pod()
+        api = fakes.FollowedApi()
+        name = templates.named_templates(pod)[0]
+        api.objects[f"{templates.templates_path('default')}/{name}"] = {}
+        pod["metadata"]["annotations"]["gemlet.dev/memory"] = "8Gi"
+        assert not run(templates.TemplateMaker(api).make(pod))
+        pod["metadata"]["annotations"]["gemlet.dev/memory"] = "nonsense"
+        assert not run(templates.TemplateMaker(api).make(pod))
+        assert api.created == []
+
+    def test_a_pod_whose_template_nobody_makes_is_told_once(self, run):
+        pod = admitted_pod()
+        pod["metadata"]["annotations"] = {}
+        api = fakes.FollowedApi()
+        maker = templates.TemplateMaker(api)
+        for _ in range(2):
+            assert not run(maker.make(pod))
+        ((path, told),) = api.created
+        assert path == "/api/v1/namespaces/default/events"
+        assert (told["involvedObject"]["uid"], told["reason"]) == ("u", "NoShareTemplate")
+        assert "spec.resourceClaims[gemlet].resourceClaimTemplateName: there is no gemlet-" in told["message"]
+        assert "leave the claim out and ask by gemlet.dev/memory" in told["message"]
+
+    def test_old_templates_that_no_pod_names_are_removed(self, run):
+        now = datetime(2026, 1, 2, tzinfo=UTC)
+        name = templates.named_templates(admitted_pod())[0]
+
+        def made(name, age):
+            stamp = (now - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return {"metadata": {"namespace": "default", "name": name, "creationTimestamp": stamp}}
+
+        class Emptied(fakes.FollowedApi):
+            async def delete(self, path):
+                deleted.append(path)
+
+        deleted, api = [], Emptied()
+        all_of_them = [made(name, 99999), made("gemlet-old", 99999), made("gemlet-young", 60)]
+        api.objects[templates.TEMPLATES] = {"items": all_of_them}
+        api.objects["/api/v1/pods"] = {"items": [admitted_pod()]}
+        assert run(templates.TemplateMaker(api).sweep(now)) == ["gemlet-old"]
+        assert deleted == [f"{templates.templates_path('default')}/gemlet-old"]
+
+    def test_a_pod_of_countless_claims_is_asked_about_a_few_times(self, run):
+        class Counting(fakes.FollowedApi):
+            async def get(self, path, **query):
+                asked.append(path)
+                return {}
+
+        pod, asked = admitted_pod(), []
+        pod["spec"]["resourceClaims"] = [
+            {"name": f"gemlet-{number}", "resourceClaimTemplateName": f"t{number}"} for number in range(1000)
+        ]
+        assert not run(templates.TemplateMaker(Counting()).make(pod))
+        assert len(asked) <= 10
