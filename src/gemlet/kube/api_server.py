@@ -21,7 +21,7 @@ from gemlet.errors import GemletError
 from gemlet.kube.http_connection import HttpConnection, HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 10.0
@@ -242,6 +242,11 @@ class Listing:
                 yield items.pop()
             if not rest:
                 return
+
+
+def place_of(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name of an object."""
+    return found["metadata"]["namespace"], found["metadata"]["name"]
 
 
 @asynccontextmanager

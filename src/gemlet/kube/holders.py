@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gemlet.kube import names
-from gemlet.kube.api_server import ApiError
+from gemlet.kube.api_server import ApiError, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ async def find(api: ApiServer) -> list[str]:
     except ApiError as error:
         if error.status not in (403, 404):  # a cluster, or an installation, without claims
             raise
-    return sorted(["/".join(_place(pod)) async for pod in api.listed("/api/v1/pods") if holds(pod, reserved)])
+    return sorted(["/".join(place_of(pod)) async for pod in api.listed("/api/v1/pods") if holds(pod, reserved)])
 
 
 def users(claim: Mapping[str, Any]) -> set[tuple[str, str]]:
@@ -41,11 +41,7 @@ def users(claim: Mapping[str, Any]) -> set[tuple[str, str]]:
 def holds(pod: Mapping[str, Any], reserved: set[tuple[str, str]]) -> bool:
     """Whether a pod has been placed and not ended, and has one of gemlet's resources, or a claim by ``reserved``."""
     alive = (pod.get("status") or {}).get("phase") not in ENDED and pod["spec"].get("nodeName")
-    return bool(alive) and (_place(pod) in reserved or _counted(pod))
-
-
-def _place(pod: Mapping[str, Any]) -> tuple[str, str]:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+    return bool(alive) and (place_of(pod) in reserved or _counted(pod))
 
 
 def _ours(claim: Mapping[str, Any]) -> bool:

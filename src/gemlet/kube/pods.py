@@ -21,9 +21,10 @@ import msgspec
 from gemlet.daemon.logs import Limiter
 from gemlet.errors import GemletError
 from gemlet.kube import claims
-from gemlet.kube.api_server import ApiError
+from gemlet.kube.api_server import ApiError, place_of
 from gemlet.kube.ask import for_container
 from gemlet.kube.device_plugin import error_message
+from gemlet.kube.holders import ENDED
 from gemlet.kube.pod_event import MAX_TEXT, warning
 from gemlet.kube.request import BadRequest, in_force
 from gemlet.kube.share import Pod
@@ -39,7 +40,6 @@ _Step = Callable[[dict[str, Any]], Awaitable[None]]
 
 RETRY_SECONDS = 2.0
 EVENTS_PER_MINUTE = 30  # pods of a namespace: while one is told, no other is looked at
-ENDED = ("Succeeded", "Failed")
 
 
 def pod_path(pod: Pod) -> str:
@@ -150,7 +150,7 @@ class PodFollower:
             logger.exception("pod=%s/%s", seen["metadata"]["namespace"], seen["metadata"]["name"])
 
     def _shares_of(self, seen: dict[str, Any]) -> list[Share]:
-        place = seen["metadata"]["namespace"], seen["metadata"]["name"]
+        place = place_of(seen)
         return [share for share in self._book.shares.values() if (share.pod.namespace, share.pod.name) == place]
 
     async def _apply(self, seen: dict[str, Any]) -> None:

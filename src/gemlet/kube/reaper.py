@@ -16,7 +16,8 @@ from gemlet.errors import GemletError, Refused
 from gemlet.kube import names
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.dra import Objects, claim_path
-from gemlet.kube.pods import ENDED, pod_path
+from gemlet.kube.holders import ENDED
+from gemlet.kube.pods import pod_path
 from gemlet.kube.share import claim_uid_of
 
 if TYPE_CHECKING:

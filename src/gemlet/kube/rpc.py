@@ -51,7 +51,8 @@ async def call(socket: Path, service: str, name: str, request: Any, *, seconds: 
         raise CallFailed(error.message or error.status.name) from None
     except (OSError, StreamTerminatedError, ProtocolError) as error:
         raise CallFailed(str(error)) from None
-    except (DecodeError, ValueError, AssertionError, NotImplementedError) as error:  # of what is not valid gRPC
+    except (DecodeError, ValueError, AssertionError, NotImplementedError) as error:
+        # What grpclib raises of an answer that is no valid gRPC: a length that is wrong, compression, bad headers.
         raise CallFailed(f"its answer cannot be read: {str(error) or type(error).__name__}") from None
     finally:
         channel.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon.logs import Limiter
 from gemlet.kube import admission, names
-from gemlet.kube.api_server import ApiError
+from gemlet.kube.api_server import ApiError, place_of
 from gemlet.kube.ask import asks
 from gemlet.kube.pod_event import warning
 from gemlet.kube.request import BadRequest
@@ -119,10 +119,10 @@ class TemplateMaker:
 
         Not one that no pod has named: anybody may make and delete any number, and each would cost a list of pods.
         """
-        namespace, name = template["metadata"]["namespace"], template["metadata"]["name"]
-        if (namespace, name) not in self._made:
+        place = namespace, name = place_of(template)
+        if place not in self._made:
             return
-        self._made.discard((namespace, name))
+        self._made.discard(place)
         async for pod in self._api.listed(f"/api/v1/namespaces/{namespace}/pods"):
             if name in named_templates(pod) and await self.try_to_make(pod):
                 logger.info("template=%s/%s made again", namespace, name)
@@ -131,7 +131,7 @@ class TemplateMaker:
     async def sweep(self, now: datetime) -> list[str]:
         """Removes old templates of ours that no pod names; returns their names. Raises ApiError."""
         old = [
-            _place(template)
+            place_of(template)
             async for template in self._api.listed(TEMPLATES, labelSelector=f"{names.LABEL_MANAGED}=gemlet")
             if is_old(template, now)
         ]
@@ -142,9 +142,8 @@ class TemplateMaker:
         }
         gone = [place for place in old if place not in used]
         for namespace, name in gone:
-            await self._api.delete(
-                f"{templates_path(namespace)}/{name}"
-            )  # of which `deleted` hears, for a new pod's sake
+            # `deleted` hears of it, for a new pod's sake.
+            await self._api.delete(f"{templates_path(namespace)}/{name}")
         return [name for _, name in gone]
 
     async def _create(self, namespace: str, ask: Ask) -> None:
@@ -197,7 +196,7 @@ class TemplateMaker:
                 present = self._api.listed(TEMPLATES, labelSelector=ours)
                 # What nobody has seen being deleted: a namespace can go and come back under the same name.
                 before = set(self._made)
-                self._made -= before - {_place(template) async for template in present}
+                self._made -= before - {place_of(template) async for template in present}
                 watch = self._api.watch(TEMPLATES, labelSelector=ours, resourceVersion=present.version)
                 async for kind, template in watch:
                     if kind == "DELETED":
@@ -220,7 +219,3 @@ def is_old(template: dict[str, Any], now: datetime) -> bool:
     """Whether nothing that has been admitted can still come to name it."""
     age = now - datetime.fromisoformat(template["metadata"]["creationTimestamp"])
     return age.total_seconds() >= OLD_SECONDS
-
-
-def _place(template: dict[str, Any]) -> tuple[str, str]:
-    return template["metadata"]["namespace"], template["metadata"]["name"]

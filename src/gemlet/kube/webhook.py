@@ -184,10 +184,10 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
 
 def _claimed(review: Review) -> tuple[str, list[Ask]] | None:
     """The namespace of a pod that is really being made, and what its containers ask for."""
-    request = review.request
-    if request.dry_run or request.object is None or not NAMESPACE.fullmatch(request.namespace or ""):
+    request, namespace = review.request, review.request.namespace or ""
+    if request.dry_run or request.object is None or not NAMESPACE.fullmatch(namespace):
         return None
-    return request.namespace or "", admission.claimed(request.object)
+    return namespace, admission.claimed(request.object)
 
 
 def _encoded(operations: list[dict[str, Any]]) -> bytes:

@@ -44,17 +44,17 @@ class Handshakes:
         self._under_way: dict[str, dict[socket.socket, None]] = {}  # by address, the oldest first
         self._count = 0
         self._shaking: set[asyncio.Task[None]] = set()
-        self._tasks = {self._loop.create_task(self._accept(each)) for each in self.sockets}
+        self._accepting = {self._loop.create_task(self._accept(each)) for each in self.sockets}
 
     def close(self) -> None:
         """Accepts no more; handshakes that go on end."""
-        for task in self._tasks:
+        for task in (*self._accepting, *self._shaking):
             task.cancel()
         for each in self.sockets:
             each.close()
 
     async def wait_closed(self) -> None:
-        await asyncio.wait(self._tasks)
+        await asyncio.wait(self._accepting | self._shaking)
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -70,9 +70,7 @@ class Handshakes:
             self._under_way.setdefault(peer, {})[accepted] = None
             self._count += 1
             task = self._loop.create_task(self._shake(accepted, peer))
-            self._tasks.add(task)
             self._shaking.add(task)
-            task.add_done_callback(self._tasks.discard)
             task.add_done_callback(self._shaking.discard)
             # Those that were ended have to end before more are accepted: each has a buffer of a quarter of a megabyte,
             # and of those who wait to be accepted, a thousand are there at once.
