@@ -11,6 +11,9 @@ LATENCY_BOUNDS_NS: tuple[int, ...]  # of GroupUsage.latencies; one more stands f
 def close_apart(socket: int) -> None:
     """Closes a connected Unix socket, whatever is unread there, without waiting for anything."""
 
+def refuse_files(socket: int) -> bool:
+    """Has the kernel refuse descriptors that are sent to it, and to those accepted from it; False before Linux 6.16."""
+
 _Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, int, int, int, bool, bool]
 """(kind, client, deadline, window, idle, idle_most, poll, shared, raise).
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-_SO_PASSRIGHTS = 83
-
 
 class _Apart(socket.socket):
     def close(self) -> None:
@@ -26,8 +24,10 @@ class Listener(_Apart):
     """A Unix socket of streams. Since Linux 6.16 its peers may send no descriptors; before, that ends a connection."""
 
     def __init__(self, *, refuses: bool = True) -> None:
+        from gemlet._native import refuse_files  # noqa: PLC0415
+
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._refuses = refuses and _refuse(self)
+        self._refuses = refuses and refuse_files(self.fileno())
 
     def accept(self) -> tuple[socket.socket, Any]:
         """As of any socket."""
@@ -45,11 +45,3 @@ class _Connection(_Apart):
         if found & socket.MSG_CTRUNC:
             raise ConnectionAbortedError("the peer sent descriptors")
         return super().recv(len(data), flags) if data else data
-
-
-def _refuse(listener: socket.socket) -> bool:
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
-    except OSError:
-        return False
-    return True

@@ -7,7 +7,6 @@ import socket
 
 import pytest
 
-from gemlet.daemon import foreign_files
 from tests.lingering import is_cut_off, let_go, send_lingering
 
 PING = b'{"v":1,"op":"ping"}\n'
@@ -16,8 +15,8 @@ PING = b'{"v":1,"op":"ping"}\n'
 @pytest.fixture(params=["refused", "not refused"])
 def daemon(start_daemon, monkeypatch, request):
     if request.param == "not refused":  # as by a kernel that cannot
-        monkeypatch.setattr(foreign_files, "_refuse", lambda _: False)
-        pytest.importorskip("gemlet._native", reason="the native module is not built")
+        native = pytest.importorskip("gemlet._native", reason="the native module is not built")
+        monkeypatch.setattr(native, "refuse_files", lambda _: False)
     yield start_daemon()
     let_go()  # before the daemon ends, which would wait for them where this fails
 
