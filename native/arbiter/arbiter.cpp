@@ -364,13 +364,15 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
     s.settle(now);
 }
 
-void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now) {
+void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now, bool earlier) {
     State& s = *state_;
     now = s.begin(now);
     Client* client = s.find(id);
     // Without a lease that drains it is no news: a turn that ended idle was over when it stopped.
-    Lease* lease = client ? s.leases.draining(client) : nullptr;
-    if (lease) s.leases.finish(*lease, s.believed(*lease, std::clamp(at, lease->stopped, now)), now);
+    while (Lease* lease = client ? s.leases.draining(client) : nullptr) {
+        s.leases.finish(*lease, s.believed(*lease, std::clamp(at, lease->stopped, now)), now);
+        if (earlier) break;
+    }
     s.settle(now);
 }
 

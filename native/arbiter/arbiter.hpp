@@ -179,7 +179,10 @@ class Arbiter {
     void took(ClientId client, Nanoseconds now);
     // `unused`: by its own account it submitted nothing in this turn; counts only if it did not stop in time.
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now, bool unused = false);
-    void drained(ClientId client, Nanoseconds at, Nanoseconds now);
+    // What it had in flight when it stopped is complete. `earlier`: that was not the last time it stopped, and of
+    // what followed nothing is known. Otherwise nothing of it drains any more: a client that runs for a moment
+    // between two stops may report one drain for both.
+    void drained(ClientId client, Nanoseconds at, Nanoseconds now, bool earlier = false);
 
     // What is known of the group's other devices.
     void hear(GroupId group, const Ranks& peers);

@@ -22,12 +22,17 @@ bool Arbiter::State::contends_with(const Client& client, const Members& group) c
                        [&](const Client* member) { return contend(client, *member); });
 }
 
+bool Arbiter::State::drains(const Client& client) const {
+    return std::any_of(leases.all().begin(), leases.all().end(),
+                       [&](const Lease& lease) { return lease.client == &client && !lease.runs(); });
+}
+
 // Whether it may begin to run, as far as slots are concerned.
 bool Arbiter::State::admits(const Client& client) const {
     const Group& group = *client.group;
     if (group.planned > 0.0) {
         if (group.id != reservation.gang) return false;
-        if (reservation.over) return reservation.go_on > 0 && client.at_rest;
+        if (reservation.over) return reservation.go_on > 0 && !drains(client);
         return client.stopped_for < reservation.until - p.quantum_min / 2;  // not where the slot ends for it already
     }
     const Members* gang = slot_owner();

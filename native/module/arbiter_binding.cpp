@@ -160,7 +160,7 @@ void bind_arbiter(nb::module_& m) {
                 self.stopped(client, from_name<StopReason>(kStopReasons, reason, "reason"), tail, now, unused);
             },
             "client"_a, "reason"_a, "tail"_a, "now"_a, nb::kw_only(), "unused"_a = false)
-        .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
+        .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a, nb::kw_only(), "earlier"_a = false)
         .def(
             "progress",
             [](Arbiter& self, ClientId client, Nanoseconds work, uint64_t launches, uint64_t samples, uint64_t busy,

@@ -168,7 +168,7 @@ bool Server::handle(Client& client, const Message& message) {
             note(*attachment, "drained", at);
             read_progress(*device, *attachment);
             read_progress(*device);
-            device->arbiter->drained(attachment->id, at, now);
+            device->arbiter->drained(attachment->id, at, now, epoch != attachment->over);
             break;
         }
         case MessageType::kContext:

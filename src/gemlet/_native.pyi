@@ -48,7 +48,8 @@ class Arbiter:
         unused: bool = False,
     ) -> None:
         """``unused``: by its own account it submitted nothing in this turn."""
-    def drained(self, client: int, at: int, now: int) -> None: ...
+    def drained(self, client: int, at: int, now: int, *, earlier: bool = False) -> None:
+        """``earlier``: the client has stopped again since, and of that nothing is known."""
     def progress(
         self, client: int, work: int, launches: int = 0, samples: int = 0, busy: int = 0, awaited: int = 0
     ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from gemlet import _native as native
 
+Reason = Literal["deadline", "idle"]
 US, MS = 1_000, 1_000_000
 STEP = 1.9  # ms that a step takes once all ranks have submitted it
 
@@ -55,10 +58,10 @@ class Pair:
             self.settle()
         return self.now / MS
 
-    def stop(self, device: int, client: int, tail: float, *, drained: bool) -> None:
+    def stop(self, device: int, client: int, tail: float, *, drained: bool, reason: Reason = "deadline") -> None:
         arbiter = self.devices[device].arbiter
         del self.devices[device].deadlines[client]
-        arbiter.stopped(client, "deadline", round(tail * MS), self.now)
+        arbiter.stopped(client, reason, round(tail * MS), self.now)
         if drained:
             arbiter.drained(client, self.now, self.now)
         self.settle()
@@ -67,8 +70,8 @@ class Pair:
         self.devices[device].arbiter.request(client, self.now)
         self.settle()
 
-    def drained(self, device: int, client: int) -> None:
-        self.devices[device].arbiter.drained(client, self.now, self.now)
+    def drained(self, device: int, client: int, *, earlier: bool = False) -> None:
+        self.devices[device].arbiter.drained(client, self.now, self.now, earlier=earlier)
         self.settle()
 
 
@@ -107,3 +110,33 @@ def test_a_rank_that_never_drains_keeps_the_others_no_longer_than_their_patience
     pair.stop(1, first, 0.0, drained=True)
     for device in (0, 1):
         assert pair.until(end + 30, client=second, device=device) == pytest.approx(end + 10, abs=0.1)
+
+
+def test_a_rank_that_goes_on_is_not_let_go_on_again_before_what_it_submitted_is_complete() -> None:
+    """Before, the news that it stopped let it run once more: until its peer was heard nobody knew that it drains."""
+    pair, first, _ = end_of_a_slot()
+    pair.stop(0, first, STEP, drained=False)
+    pair.stop(1, first, 0.0, drained=True)
+    for device in (0, 1):
+        pair.request(device, first)
+    pair.until(pair.now / MS + 20, client=first, device=1)
+    arbiter = pair.devices[1].arbiter
+    arbiter.stopped(first, "deadline", round(STEP * MS), pair.now)
+    arbiter.request(first, pair.now)
+    assert not [kind for kind, client, *_ in arbiter.take_actions() if kind == "grant" and client == first]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_one_drain_speaks_for_all_stops_before_it(earlier: bool) -> None:
+    """A client that runs for a moment between two stops reports one. Before, the other was open for good, and each
+    slot of its job ended with the patience for those that never drain."""
+    pair = Pair()
+    first, second = (1, 2) if 1 in pair.devices[0].deadlines else (2, 1)
+    pair.stop(0, first, STEP, drained=False, reason="idle")
+    pair.request(0, first)
+    assert first in pair.devices[0].deadlines
+    pair.until(pair.devices[0].deadlines[first])
+    pair.stop(1, first, 0.0, drained=True)
+    pair.stop(0, first, 0.1, drained=False)
+    pair.drained(0, first, earlier=earlier)
+    assert (second not in pair.devices[0].deadlines) is earlier

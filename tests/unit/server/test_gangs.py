@@ -113,3 +113,14 @@ def test_a_rank_that_is_gone_stalls_its_own_job_alone(serve: Callable[..., Serve
     for _ in range(3):
         run_until([a[0], *b], lambda: run_together(b))
         run_until([a[0], *b], lambda: not run_together(b))
+
+
+def test_one_drain_speaks_for_all_stops_before_it(serve: Callable[..., Served]) -> None:
+    """A rank that was granted a turn and told to stop at once reports one drain for both of its stops."""
+    s = serve(finish=600_000_000_000)  # ns of patience at the end of a slot
+    a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
+    start_crosswise(a, b)
+    run_until([*a, *b], lambda: run_together(a))
+    a[0].stop(wire.IDLE, tail_ns=1_000_000)
+    a[0].send(wire.REQUEST)
+    run_until([*a, *b], lambda: run_together(b))
