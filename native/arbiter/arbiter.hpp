@@ -135,6 +135,7 @@ struct Attendance {
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds work = 0;          // completed by its clients here, by their own account
     uint32_t at_rest = 0;          // how many of its clients have nothing in flight that drains
+    bool ended = false;            // one of them has stopped because its slot ends
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
     Ranks ranks = {};              // its clients here
 };

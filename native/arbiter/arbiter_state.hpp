@@ -96,6 +96,7 @@ struct Arbiter::State {
     bool contends_with(const Client& client, const Members& group) const;
     bool awaits_slot(const Client& client) const;
     bool drains(const Client& client) const;
+    bool ended(const Client& client) const;
     const Members* slot_owner() const;
     Nanoseconds slot_end(const Lease& lease, Nanoseconds now) const;
 

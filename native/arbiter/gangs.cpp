@@ -161,6 +161,11 @@ bool Gangs::stuck(const Gang& gang) const {
                        [](const Member& member) { return member.seen.stuck; });
 }
 
+bool Gangs::ended(const Gang& gang) const {
+    return std::any_of(gang.members.begin(), gang.members.end(),
+                       [](const Member& member) { return member.seen.ended; });
+}
+
 Nanoseconds Gangs::work(const Gang& gang) {
     Nanoseconds sum = 0;
     for (const Member& member : gang.members) sum += member.seen.work;
@@ -172,7 +177,7 @@ bool Gangs::drained(const Gang& gang) const {
                         [](const Member& member) { return member.seen.busy; });
 }
 
-// Ranks stop a little early if what they would submit next ends too late; what is left then is of no use to them.
+// Slots end a little early if what a rank would submit next ends too late. The next ones begin then.
 bool Gangs::nearly(Nanoseconds then, Nanoseconds now) const {
     return then != kNever && then - now <= p_.quantum_min;
 }
@@ -261,8 +266,11 @@ void Gangs::end_slots(Nanoseconds now) {
             if (!gang.claims) {
                 plan_anew_ |= !gang.fills;
                 over(gang, now);
-            } else if (now >= gang.until || (drained(gang) && nearly(gang.until, now))) {
+            } else if (now >= gang.until || ended(gang)) {
+                // Ranks find at different steps that the next one ends too late. The first one to stop says so while
+                // its last step still runs, in time for its peers not to begin another, which would wait for it.
                 gang.phase = Gang::Phase::kFinishing;
+                gang.until = std::min(gang.until, now);
             }
         }
         if (gang.phase != Gang::Phase::kFinishing) continue;

@@ -5,9 +5,9 @@
 // may not only waits for it, on the device. In each cycle every gang that wants has a slot, as long as the least of
 // its shares on its devices; the rest of a device's time belongs to the clients that have no gang.
 //
-// A slot ends with work in flight. Some of it may wait for a peer that was stopped a moment earlier. It would keep
-// the device from the next one and never end, so the peers go on, one kernel after the other, until nothing waits any
-// more.
+// A slot ends on all devices as soon as it ends for one rank, with work in flight. Some of it may wait for a peer
+// that was stopped a moment earlier. It would keep the device from the next one and never end, so the peers go on,
+// one kernel after the other, until nothing waits any more.
 //
 // Pure: no clock, no I/O.
 #pragma once
@@ -95,6 +95,7 @@ class Gangs {
     void begin(Gang& gang, Nanoseconds until, double due, bool fills);
     void over(Gang& gang, Nanoseconds now);
     bool stuck(const Gang& gang) const;
+    bool ended(const Gang& gang) const;  // its slot, for one of its ranks
     bool alone(const Gang& gang) const;  // nobody else takes turns on its devices
     bool drained(const Gang& gang) const;
     static Nanoseconds work(const Gang& gang);  // completed so far

@@ -27,13 +27,18 @@ bool Arbiter::State::drains(const Client& client) const {
                        [&](const Lease& lease) { return lease.client == &client && !lease.runs(); });
 }
 
+// Whether the slot under way has ended for it, be it a little early.
+bool Arbiter::State::ended(const Client& client) const {
+    return client.stopped_for >= reservation.until - p.quantum_min / 2;
+}
+
 // Whether it may begin to run, as far as slots are concerned.
 bool Arbiter::State::admits(const Client& client) const {
     const Group& group = *client.group;
     if (group.planned > 0.0) {
         if (group.id != reservation.gang) return false;
         if (reservation.over) return reservation.go_on > 0 && !drains(client);
-        return client.stopped_for < reservation.until - p.quantum_min / 2;  // not where the slot ends for it already
+        return !ended(client);
     }
     const Members* gang = slot_owner();
     if (!gang && clock >= reservation.until - kShort && awaits_slot(client)) return false;
@@ -130,6 +135,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     for (const Client* client : group->members) {
         a.work += client->seen.work();
         a.at_rest += client->at_rest;
+        a.ended |= s.reservation.gang == id && !s.reservation.over && s.ended(*client);
         if (!client->lately) continue;
         a.exclusive |= client->standing.exclusive();
         const Observation& seen = client->seen;

@@ -211,11 +211,15 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     c.idle = !counted ? p.idle_alone : lease.why == Why::kBehind ? p.idle_most : p.idle_contended;
     c.idle_most = counted ? p.idle_most : p.idle_alone;
     // Its peers on other devices may wait for it.
-    if (counted && lease.slotted) c.idle = c.idle_most;
+    const bool slot = counted && lease.slotted;
+    if (slot) c.idle = c.idle_most;
     const bool requests = lease.group->spec.priority == Priority::kLatency || around.trial;
     // Each look costs a program that is bound by its host some 40 us.
     const bool seldom = !c.shared || (lease.client->standing.at_ease && !around.trial);
-    c.poll = counted ? p.poll_contended : seldom ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
+    if (slot)
+        c.poll = c.idle / 4;  // enough to see a pause that is so long
+    else
+        c.poll = counted ? p.poll_contended : seldom ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
     return c;
 }
 

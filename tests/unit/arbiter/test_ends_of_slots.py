@@ -8,7 +8,7 @@ import pytest
 
 from gemlet import _native as native
 
-Reason = Literal["deadline", "idle"]
+Reason = Literal["deadline", "idle", "revoked"]
 US, MS = 1_000, 1_000_000
 STEP = 1.9  # ms that a step takes once all ranks have submitted it
 
@@ -140,3 +140,19 @@ def test_one_drain_speaks_for_all_stops_before_it(earlier: bool) -> None:
     pair.stop(0, first, 0.1, drained=False)
     pair.drained(0, first, earlier=earlier)
     assert (second not in pair.devices[0].deadlines) is earlier
+
+
+def test_a_slot_ends_for_all_ranks_when_it_ends_for_the_first() -> None:
+    """Before, a rank that thought its next step short enough began it, and its peer had to go on for it."""
+    pair = Pair()
+    first, second = (1, 2) if 1 in pair.devices[0].deadlines else (2, 1)
+    end = pair.devices[1].deadlines[first]
+    pair.until(end - STEP / 2)
+    pair.stop(0, first, 0.4, drained=False)
+    assert pair.devices[1].deadlines[first] == pair.now / MS
+    pair.stop(1, first, 0.4, drained=False, reason="revoked")
+    for device in (0, 1):
+        pair.request(device, first)
+        pair.drained(device, first)
+    assert second in pair.devices[0].deadlines
+    assert second in pair.devices[1].deadlines
