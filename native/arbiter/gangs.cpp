@@ -193,7 +193,8 @@ bool Gangs::alone(const Gang& gang) const {
     const bool met = std::any_of(gang.members.begin(), gang.members.end(),
                                  [](const Member& member) { return member.seen.met_lately; });
     return !met && !gang.capped() && std::none_of(gangs_.begin(), gangs_.end(), [&](const Gang& other) {
-        return &other != &gang && other.planned && other.wants && meet(gang, other);
+        return &other != &gang && other.planned && other.wants && meet(gang, other) &&
+               (other.share > 0.0 || other.credit > 0.0);
     });
 }
 
@@ -210,6 +211,14 @@ Nanoseconds Gangs::next_start(const Gang& gang) const {
     return start;
 }
 
+double Gangs::due_share(const Gang& gang) {
+    double least = 0.0;
+    for (const Member& member : gang.members)
+        if (const double target = member.seen.target; target > 0.0)
+            least = least > 0.0 ? std::min(least, target) : target;
+    return least;
+}
+
 // --- slots -------------------------------------------------------------------------------------------------------
 
 // What each has had of its share. Time that a gang does not want is not saved up, and time that nobody else wants is
@@ -221,10 +230,14 @@ void Gangs::account(Nanoseconds now) {
         if (!gang.planned) continue;
         const double most = gang.claims ? cycle / 2.0 : 0.0;
         gang.credit = std::min(gang.credit + gang.share * time, std::max(most, 0.0));
+        // Others came since the cycle was planned: what was left to best effort until then is not owed to it.
+        if (gang.best_effort() && gang.wants) gang.share = std::min(gang.share, due_share(gang));
         if (gang.phase == Gang::Phase::kOut) continue;
         gang.had_slots.add(static_cast<Nanoseconds>(time), now);
-        const double had = gang.phase == Gang::Phase::kIn ? std::min(time, gang.due) : time;
-        gang.due -= had;
+        // No less than it has just become due: nothing is owed to one that runs.
+        const double had =
+            gang.phase == Gang::Phase::kIn ? std::min(time, std::max(gang.due, gang.share * time)) : time;
+        gang.due = std::max(gang.due - had, 0.0);
         gang.credit = std::max(gang.credit - had, -cycle);
     }
     const std::vector<bool> taken = this->taken();
@@ -330,12 +343,7 @@ void Gangs::plan(Nanoseconds now) {
     std::vector<Wish> wishes;
     for (Device& device : devices_) device.share = 1.0;
     for (Gang* gang : order) {
-        double share = 1.0;
-        for (const Member& member : gang->members)
-            if (member.seen.target > 0.0) share = std::min(share, member.seen.target);
-        const bool active = std::any_of(gang->members.begin(), gang->members.end(),
-                                        [](const Member& member) { return member.seen.target > 0.0; });
-        gang->share = active ? share : 0.0;
+        gang->share = due_share(*gang);
         const bool met = std::any_of(gang->members.begin(), gang->members.end(),
                                      [](const Member& member) { return member.seen.met_lately; });
         Wish wish{.devices = {}, .share = 0.0, .least = 0.0, .may_grow = !met && !gang->capped()};

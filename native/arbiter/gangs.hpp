@@ -70,6 +70,7 @@ class Gangs {
         bool exclusive = false;
         bool capped() const { return spec.max < 1.0; }
         bool latency() const { return spec.priority == Priority::kLatency; }
+        bool best_effort() const { return spec.priority == Priority::kBestEffort; }
     };
     struct Entry {
         std::string gang;
@@ -96,7 +97,8 @@ class Gangs {
     void over(Gang& gang, Nanoseconds now);
     bool stuck(const Gang& gang) const;
     bool ended(const Gang& gang) const;  // its slot, for one of its ranks
-    bool alone(const Gang& gang) const;  // nobody else takes turns on its devices
+    bool alone(const Gang& gang) const;  // nobody else is due a turn on its devices
+    static double due_share(const Gang& gang);
     bool drained(const Gang& gang) const;
     static Nanoseconds work(const Gang& gang);  // completed so far
     bool nearly(Nanoseconds then, Nanoseconds now) const;

@@ -217,7 +217,7 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     // Each look costs a program that is bound by its host some 40 us.
     const bool seldom = !c.shared || (lease.client->standing.at_ease && !around.trial);
     if (slot)
-        c.poll = c.idle / 4;  // enough to see a pause that is so long
+        c.poll = c.idle / 8;  // enough to see a pause that is so long
     else
         c.poll = counted ? p.poll_contended : seldom ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
     return c;

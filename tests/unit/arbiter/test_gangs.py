@@ -172,6 +172,17 @@ def test_a_tensor_parallel_service_goes_before_a_training():
     assert jobs.speed(1) >= 0.7 * left
 
 
+def test_a_long_request_of_a_service_is_not_interrupted_for_a_best_effort_training():
+    """What the training had been left in pauses was owed to it when a request came: 28 ms in the middle of it."""
+    request = 560 * (TENSOR.kernels * TENSOR.kernel + TENSOR.collective)
+    service = replace(TENSOR, layers=560, host=request)
+    terms = {"priority": "latency", "min": 0.3}, {"priority": "best-effort"}
+    jobs = Jobs((service, BOTH, terms[0]), (DDP, BOTH, terms[1]), seconds=4).run()
+    assert jobs.speed(0) >= 0.98
+    left = 1 - jobs.outcome.work(0, SECOND) / (len(BOTH) * 3 * SECOND)
+    assert jobs.speed(1) >= 0.9 * left
+
+
 @pytest.mark.parametrize("gone", ["killed", "stopped"])
 def test_a_rank_that_is_gone_stalls_its_own_job_alone(gone):
     jobs = Jobs((DDP, BOTH), (DDP, BOTH), seconds=4)
