@@ -169,7 +169,10 @@ struct alignas(64) ClientPage {
     // slot and cleared after they left it.
     std::atomic<uint64_t> room;
     std::atomic<uint32_t> tied;  // 1: it uses memory of other processes, as the ranks of a job do
-    uint32_t reserved1[3];
+    // Written by the daemon: its turn ends after so many submissions, for its peers wait for no more; 0: for no such
+    // reason.
+    std::atomic<uint32_t> submissions;
+    uint32_t reserved1[2];
 };
 
 // A daemon that lives tells those who wait so ten times a second. Where one has not been heard for `kSilence`, it is

@@ -342,6 +342,7 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
     if (client && !lease) ++s.ignored;
     if (lease) {
         s.demand_changed = true;
+        client->group->moved = now;
         s.observe_last(*lease, now);
         s.policy->stopped(lease->turn(), reason, now);
         s.raise_level(*client->group);
@@ -370,6 +371,7 @@ void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now, bool earlier
     Client* client = s.find(id);
     // Without a lease that drains it is no news: a turn that ended idle was over when it stopped.
     while (Lease* lease = client ? s.leases.draining(client) : nullptr) {
+        client->group->moved = now;
         s.leases.finish(*lease, s.believed(*lease, std::clamp(at, lease->stopped, now)), now);
         if (earlier) break;
     }

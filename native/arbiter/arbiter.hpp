@@ -93,6 +93,7 @@ struct Action {
     Nanoseconds idle_most = 0;  // ... or this long, while its pauses are short on average
     Nanoseconds poll = 0;       // how often the client looks at its queues
     bool shared = false;        // others may run at the same time
+    uint32_t submissions = 0;   // its turn ends after so many; 0: for no such reason
     bool raise = false;         // kPark: raise the alarm when you take it, the others will stop
 };
 
@@ -134,6 +135,9 @@ struct Attendance {
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds work = 0;          // completed by its clients here, by their own account
+    uint64_t launches = 0;         // submitted by them, likewise
+    Nanoseconds moved = 0;         // when a turn of theirs stopped or drained last
+    uint32_t clients = 0;          // how many of them run or wait, or did a moment ago
     uint32_t at_rest = 0;          // how many of its clients have nothing in flight that drains
     bool ended = false;            // one of them has stopped because its slot ends
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
@@ -147,6 +151,7 @@ struct Reservation {
     bool over = false;  // what is in flight drains
     // ... and only goes on if clients that have nothing in flight submit what it waits for; how many may.
     uint32_t go_on = 0;
+    uint32_t submissions = 0;  // ... and how much each of them must submit for that; 0: it is not known
     bool operator==(const Reservation&) const = default;
 };
 

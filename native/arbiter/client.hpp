@@ -70,6 +70,7 @@ struct Members : Group {
     size_t active = 0;          // members that run or wait, or did of late; as of the last observe()
     bool wanted = false;        // as of the last demand()
     Ranks peers;                // its clients on other devices, if they are a gang
+    Nanoseconds moved = 0;      // when a turn of its clients stopped or drained last
     bool at_maximum = false;    // waits, and its maximum is why; as of the last event
     Nanoseconds throttled = 0;  // how long that was so in all
 };

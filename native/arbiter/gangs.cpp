@@ -75,6 +75,9 @@ void Gangs::find_members() {
         if (each.second.size() < 2) continue;
         Gang gang;
         if (Gang* known = find(name)) gang = *known;
+        for (Member& member : each.second)
+            for (const Member& before : gang.members)
+                if (before.device == member.device) member.launches_at_rest = before.launches_at_rest;
         gang.name = name;
         gang.spec = each.first;
         gang.members = std::move(each.second);
@@ -118,6 +121,8 @@ void Gangs::look(Nanoseconds now) {
             gang.exclusive |= member.seen.exclusive;
             devices_[member.device].met |= member.seen.met;
         }
+        if (drained(gang))
+            for (Member& member : gang.members) member.launches_at_rest = member.seen.launches;
         if (gang.wants)
             gang.wanted_at = now;
         else
@@ -156,14 +161,44 @@ void Gangs::look(Nanoseconds now) {
     std::erase_if(table_, [&](const Entry& entry) { return !find(entry.gang)->planned; });
 }
 
-bool Gangs::stuck(const Gang& gang) const {
-    return std::any_of(gang.members.begin(), gang.members.end(),
-                       [](const Member& member) { return member.seen.stuck; });
+Nanoseconds Gangs::quiet_from(const Gang& gang) const {
+    Nanoseconds last = 0;
+    for (const Member& member : gang.members) last = std::max(last, member.seen.moved);
+    return last + p_.slack;
+}
+
+// What one rank has submitted or completed may be what its peer waits for.
+bool Gangs::stuck(const Gang& gang, Nanoseconds now) const {
+    return now >= quiet_from(gang) && std::any_of(gang.members.begin(), gang.members.end(),
+                                                  [](const Member& member) { return member.seen.stuck; });
 }
 
 bool Gangs::ended(const Gang& gang) const {
     return std::any_of(gang.members.begin(), gang.members.end(),
                        [](const Member& member) { return member.seen.ended; });
+}
+
+uint32_t Gangs::behind(const Gang& gang, const Member& member) {
+    const auto since = [](const Member& each) {
+        return static_cast<int64_t>(each.seen.launches - each.launches_at_rest);
+    };
+    int64_t most = 0;
+    for (const Member& other : gang.members) {
+        if (other.seen.clients != 1) return 0;  // which of them would it be?
+        most = std::max(most, since(other) - since(member));
+    }
+    return static_cast<uint32_t>(std::min<int64_t>(most, std::numeric_limits<uint32_t>::max()));
+}
+
+// Ranks submit the same, each to its own device. So one that is behind submits what its peers have on the device
+// already, and no more: they would have to go on for that in turn. Where ranks differ in what they submit, none may
+// seem to be behind; then all that are at rest go on.
+void Gangs::let_go_on(const Gang& gang, const Member& member, Reservation& reservation) const {
+    const bool known = std::any_of(gang.members.begin(), gang.members.end(), [&](const Member& each) {
+        return each.seen.at_rest > 0 && behind(gang, each) > 0;
+    });
+    reservation.submissions = known ? behind(gang, member) : 0;
+    if (!known || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
 }
 
 Nanoseconds Gangs::work(const Gang& gang) {
@@ -426,7 +461,7 @@ bool Gangs::tell(Nanoseconds now) {
                 if (gang.phase == Gang::Phase::kOut) continue;
                 reservation.gang = member.seen.group;
                 reservation.over = gang.phase == Gang::Phase::kFinishing;
-                if (reservation.over && !gang.hangs && stuck(gang)) reservation.go_on = member.seen.at_rest;
+                if (reservation.over && !gang.hangs && stuck(gang, now)) let_go_on(gang, member, reservation);
                 reservation.until = reservation.over ? gang.until + p_.finish : gang.until;
             }
         }
@@ -459,6 +494,7 @@ void Gangs::find_next(Nanoseconds now) {
         if (gang.phase == Gang::Phase::kIn) consider(gang.until);
         if (gang.phase != Gang::Phase::kFinishing) continue;
         consider(gang.until + (gang.hangs ? p_.slack : p_.finish));
+        consider(quiet_from(gang));
         for (const Member& member : gang.members) consider(member.seen.look_at);
     }
     for (const Entry& entry : table_) consider(entry.from);

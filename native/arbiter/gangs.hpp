@@ -42,6 +42,7 @@ class Gangs {
     struct Member {
         size_t device = 0;
         Attendance seen = {};
+        uint64_t launches_at_rest = 0;  // how much it had submitted when all were last at rest
     };
     struct Gang {
         std::string name;
@@ -95,12 +96,16 @@ class Gangs {
 
     void begin(Gang& gang, Nanoseconds until, double due, bool fills);
     void over(Gang& gang, Nanoseconds now);
-    bool stuck(const Gang& gang) const;
+    bool stuck(const Gang& gang, Nanoseconds now) const;
     bool ended(const Gang& gang) const;  // its slot, for one of its ranks
+    // How much less it has submitted, since all were at rest, than the peer that has submitted most.
+    static uint32_t behind(const Gang& gang, const Member& member);
+    void let_go_on(const Gang& gang, const Member& member, Reservation& reservation) const;
     bool alone(const Gang& gang) const;  // nobody else is due a turn on its devices
     static double due_share(const Gang& gang);
     bool drained(const Gang& gang) const;
-    static Nanoseconds work(const Gang& gang);  // completed so far
+    static Nanoseconds work(const Gang& gang);       // completed so far
+    Nanoseconds quiet_from(const Gang& gang) const;  // since then nothing of it has stopped or drained for a while
     bool nearly(Nanoseconds then, Nanoseconds now) const;
     bool meet(const Gang& a, const Gang& b) const;
     bool devices_free(const Gang& gang) const;

@@ -35,6 +35,7 @@ constexpr bool compatible(Why a, Why b) {
 struct Conditions {
     Nanoseconds window = 0, idle = 0, idle_most = 0, poll = 0;
     bool shared = false;
+    uint32_t submissions = 0;
     bool operator==(const Conditions&) const = default;
 };
 
@@ -55,6 +56,7 @@ struct Lease {
     // Co-running.
     Why why = Why::kShares;    // its client does not share the device
     bool slotted = false;      // it ran in a slot of its gang, whose other clients here ran beside it
+    uint32_t submissions = 0;  // it goes on after its slot, for so many that its peers wait for
     bool sliced = false;       // it co-ran with some that must stop now, or must stop itself
     bool accompanied = false;  // another ran at the same time since it was last observed
     Nanoseconds observed = 0;  // until then

@@ -39,6 +39,7 @@ class Observation {
     void say(const Progress& progress);
 
     Nanoseconds work() const { return said_.work; }  // in all
+    uint64_t launches() const { return said_.launches; }
 
     // What happened since the last call, of which it held the token for `time`. A look counts as so many `samples`.
     Rates take(Nanoseconds time, double samples = 1.0);

@@ -118,6 +118,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     const Members* group = state_->find_group(id);
     if (!group) return a;
     a.target = s.policy->target(*group);
+    a.moved = group->moved;
     a.wants = group->waiting > 0;
     for (const Lease& lease : s.leases.all()) {
         if (lease.group != group) continue;
@@ -134,6 +135,8 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     }
     for (const Client* client : group->members) {
         a.work += client->seen.work();
+        a.launches += client->seen.launches();
+        a.clients += client->lately;
         a.at_rest += client->at_rest;
         a.ended |= s.reservation.gang == id && !s.reservation.over && s.ended(*client);
         if (!client->lately) continue;

@@ -121,6 +121,7 @@ void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) 
 
 Lease& Arbiter::State::lease_for(Client& client, Nanoseconds now) {
     Lease& lease = leases.start(&client, client.group, now);
+    if (lease.slotted && reservation.over) lease.submissions = reservation.submissions;
     client.unparked_for = 0;
     recount(*client.group);
     policy->granted(lease.turn(), now);
@@ -198,13 +199,14 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     lease.conditions = conditions;
     lease.sent = kind == Action::Kind::kRevoke ? Lease::Sent::kRevoked : Lease::Sent::kTerms;
     actions.push_back({kind, lease.client->id, lease.deadline, conditions.window, conditions.idle,
-                       conditions.idle_most, conditions.poll, conditions.shared});
+                       conditions.idle_most, conditions.poll, conditions.shared, conditions.submissions});
 }
 
 Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadline, bool contended) {
     Conditions c;
     c.window = window_for(lease, deadline, contended);
     c.shared = around.running > 1;
+    c.submissions = lease.submissions;
     // A group at its maximum is charged only for what it uses, too.
     const bool counted = contended || deadline != kNever;
     // One that is behind its promise does not lose its turn by a short pause.
@@ -247,7 +249,8 @@ Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) co
 Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {
     const Group& group = *lease.group;
     const bool alone = deadline == kNever && !contended;
-    if (lease.slotted && reservation.over) return p.window_latency;
+    // Each submission is looked at by itself where they are counted.
+    if (lease.slotted && reservation.over) return lease.submissions > 0 ? 1 : p.window_latency;
     for (const Group* g : around.urgent) {
         if (g != &group && g->sm + lease.sm > kFull) return p.window_latency;
     }

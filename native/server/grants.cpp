@@ -29,6 +29,7 @@ void set_terms(Attachment& a, const Action& action) {
     page.idle_ns.store(short_time(action.idle), std::memory_order_relaxed);
     page.idle_most_ns.store(short_time(action.idle_most), std::memory_order_relaxed);
     page.poll_ns.store(short_time(action.poll), std::memory_order_relaxed);
+    page.submissions.store(action.submissions, std::memory_order_relaxed);
     page.flags.store(action.shared ? wire::kPageShared : 0, std::memory_order_relaxed);
 }
 

@@ -36,6 +36,7 @@ struct Device {
     const CUuuid uuid;
     std::atomic<uint32_t> wire_index{0};
     std::atomic<uint32_t> request_epoch{UINT32_MAX};    // epoch of the last kRequest: one is enough for each
+    std::mutex telling;                                 // of a stop
     std::atomic<uint32_t> stop_told{0};                 // epoch of the last kStopped
     std::atomic<uint32_t> stop_reason{0};               // wire::StopReason of the stop under way
     std::atomic<uint64_t> paused_ns{0};                 // ... and, if it is idle, how long it has been so

@@ -37,6 +37,7 @@ void after_window(Device& device, Stream& stream, uint64_t window_ns) {
     // with a latency client on the device it ends in time.
     const uint64_t ahead = window_ns <= Pacer::kLatencyWindow ? unit : unit / 2;
     check_deadline(device, inflight, ahead);
+    check_submissions(device, inflight);
     make_way(device);
 }
 

@@ -54,11 +54,15 @@ bool is_unused(Device& device, const wire::ClientPage& page, uint32_t epoch) {
 }
 
 void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
-    if (device.stop_told.exchange(epoch) == epoch) return;  // the launching thread or the watcher, whichever is first
+    // The launching thread or the watcher, whichever is first. The other one may say what follows, so it waits until
+    // this is said.
+    const std::lock_guard telling(device.telling);
+    if (device.stop_told.exchange(epoch) == epoch) return;
     auto reason = StopReason(device.stop_reason.load(std::memory_order_relaxed));
     auto m = message(device, wire::MessageType::kStopped, epoch);
     m.reason = reason;
     m.tail_ns = inflight_ns;
+    device.page.load(std::memory_order_acquire)->launches.store(device.pacer.launches(), std::memory_order_relaxed);
     if (reason == StopReason::kIdle) m.value = device.paused_ns.load(std::memory_order_relaxed);
     if (is_unused(device, *device.page.load(std::memory_order_acquire), epoch)) m.flags = wire::kUnused;
     // A holder that is stopped in the middle of its work will request the token again. The same message says so,
@@ -450,6 +454,15 @@ void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns) {
     uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
     if (deadline != wire::kNever && now_ns() + inflight_ns + ahead_ns >= deadline)
         stop_holding(device, StopReason::kDeadline, inflight_ns);
+}
+
+void check_submissions(Device& device, uint64_t inflight_ns) {
+    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    const uint32_t most = page.submissions.load(std::memory_order_relaxed);
+    if (most == 0) [[likely]]
+        return;
+    const uint64_t before = device.launches_before.load(std::memory_order_relaxed);
+    if (device.pacer.launches() - before >= most) stop_holding(device, StopReason::kDeadline, inflight_ns);
 }
 
 void start_watcher(Device& device) {

@@ -18,6 +18,8 @@ bool daemon_is_silent(const Device& device, uint64_t since_ns);
 
 // Behind a mark: gives the token back if its time is over once `inflight_ns` and another `ahead_ns` have run.
 void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns);
+// Likewise if it has submitted all that this turn is for.
+void check_submissions(Device& device, uint64_t inflight_ns);
 
 // Behind a mark: submits nothing for a moment if a client of the class `latency` just took the token, because the
 // order to stop is on its way.

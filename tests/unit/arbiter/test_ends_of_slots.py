@@ -17,17 +17,20 @@ class Device:
     def __init__(self) -> None:
         self.arbiter = native.Arbiter("fair", open=False)
         self.deadlines: dict[int, float] = {}  # of the clients that run, in ms
+        self.submissions: dict[int, int] = {}  # after which their turns end; 0: for no such reason
 
     def act(self) -> None:
-        for kind, client, deadline, *_ in self.arbiter.take_actions():
+        for kind, client, deadline, *_, submissions in self.arbiter.take_actions():
             if kind in {"grant", "update", "revoke"}:
                 self.deadlines[client] = deadline / MS
+                self.submissions[client] = submissions
 
 
 class Pair:
-    """Jobs 1 and 2, each with a rank of that number on both devices; times are milliseconds."""
+    """Jobs 1 and 2, each with a rank of that number on both devices; times are milliseconds. launched: what the ranks
+    have submitted to each device before their first turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, *launched: int) -> None:
         self.now = 0
         self.gangs = native.Gangs()
         self.devices = [Device(), Device()]
@@ -38,9 +41,16 @@ class Pair:
                 device.arbiter.add_client(number, group, 0)
         for number in (1, 2):
             self.gangs.tie(f"job{number}")
+            self.launched(number, *launched or (0, 0))
+        self.settle()
+        for number in (1, 2):
             for device in self.devices:
                 device.arbiter.request(number, 0)
         self.settle()
+
+    def launched(self, client: int, *counts: int) -> None:
+        for device, count in zip(self.devices, counts, strict=True):
+            device.arbiter.progress(client, 0, count)
 
     def settle(self) -> None:
         self.gangs.settle(self.now)
@@ -156,3 +166,43 @@ def test_a_slot_ends_for_all_ranks_when_it_ends_for_the_first() -> None:
         pair.drained(device, first)
     assert second in pair.devices[0].deadlines
     assert second in pair.devices[1].deadlines
+
+
+def apart(*counts: int) -> tuple[Pair, int]:
+    """At the end of its slot a job's ranks have submitted so much, 500 and 620 of which they had done when they last
+    were at rest; the first waits on its device, the second has nothing in flight."""
+    pair = Pair(500, 620)
+    first = 1 if 1 in pair.devices[0].deadlines else 2
+    pair.until(pair.devices[0].deadlines[first])
+    pair.launched(first, *counts)
+    pair.stop(0, first, STEP, drained=False)
+    pair.stop(1, first, 0.0, drained=True)
+    pair.request(0, first)
+    pair.request(1, first)
+    pair.until(pair.now / MS + 9, client=first, device=1)
+    return pair, first
+
+
+def test_a_rank_goes_on_for_what_its_peer_has_submitted_more() -> None:
+    """Before, it went on until its peer was heard to be done, and was a kernel or two ahead by then, for which its
+    peer had to go on in turn: jobs of short kernels lost 10 ms at each end of a slot."""
+    pair, first = apart(517, 634)
+    assert first in pair.devices[1].deadlines
+    assert pair.devices[1].submissions[first] == 3
+
+
+def test_where_ranks_submit_unlike_numbers_the_one_at_rest_goes_on_all_the_same() -> None:
+    pair, first = apart(510, 690)
+    assert first in pair.devices[1].deadlines
+    assert pair.devices[1].submissions[first] == 0
+
+
+def test_a_rank_waits_for_what_its_peer_may_still_complete_before_it_goes_on_again() -> None:
+    pair, first = apart(517, 634)
+    pair.launched(first, 517, 637)
+    pair.stop(1, first, 0.1, drained=False)
+    pair.request(1, first)
+    pair.drained(1, first)
+    assert first not in pair.devices[1].deadlines
+    pair.drained(0, first)
+    assert all(first not in device.deadlines for device in pair.devices)
