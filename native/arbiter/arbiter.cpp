@@ -353,7 +353,8 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         const Nanoseconds deadline = lease->deadline;
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
-        if (reason == StopReason::kDeadline) client->stopped_for = deadline;
+        // One that goes on after its slot has no deadline that another slot could have.
+        if (reason == StopReason::kDeadline && !s.reservation.over) client->stopped_for = deadline;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
         // jump at every hand-over.
         client->group->lingers_until = cut ? now + s.p.quantum_min : now;

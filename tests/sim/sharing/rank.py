@@ -1,4 +1,5 @@
-"""One rank of a job: `rank.py DEVICE RANKS STEPS FILE`. In each step it works, and meets the others on the device.
+"""One rank of a job: `rank.py DEVICE RANKS STEPS FILE long|short`. In each step it works, and meets the others on the
+device.
 
 Ends when all steps are done. The file is the word in which the ranks count their meetings.
 """
@@ -18,7 +19,6 @@ PTX = b""".version 6.0
 .visible .entry spin(.param .u64 ns) { ret; }
 .visible .entry meet(.param .u64 address, .param .u64 ranks, .param .u64 number) { ret; }
 \0"""
-KERNELS, KERNEL_NS = 4, 200_000
 
 
 def check(result: tuple) -> object:  # type: ignore[type-arg]
@@ -29,6 +29,7 @@ def check(result: tuple) -> object:  # type: ignore[type-arg]
 
 
 device, ranks, steps = (int(argument) for argument in sys.argv[1:4])
+kernels, kernel_ns, waits = {"long": (4, 200_000, 10), "short": (1, 20_000, 100)}[sys.argv[5]]
 with Path(sys.argv[4]).open("r+b") as file:
     word = mmap.mmap(file.fileno(), 8)
 address = ctypes.addressof(ctypes.c_uint64.from_buffer(word))
@@ -46,10 +47,10 @@ def launch(kernel: object, *values: int) -> None:
 print("begins", flush=True)
 sys.stdin.readline()
 for number in range(1, steps + 1):
-    for _ in range(KERNELS):
-        launch(spin, KERNEL_NS)
+    for _ in range(kernels):
+        launch(spin, kernel_ns)
     launch(meet, address, ranks, number)
-    if number % 10 == 0:
+    if number % waits == 0:
         check(cu.cuStreamSynchronize(stream))
 check(cu.cuStreamSynchronize(stream))
 print("ends", flush=True)
