@@ -249,7 +249,7 @@ Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) co
 Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {
     const Group& group = *lease.group;
     const bool alone = deadline == kNever && !contended;
-    // Each submission is looked at by itself where they are counted.
+    // Each submission is looked at where they are counted, and none waits for the one before.
     if (lease.slotted && reservation.over) return lease.submissions > 0 ? 1 : p.window_latency;
     for (const Group* g : around.urgent) {
         if (g != &group && g->sm + lease.sm > kFull) return p.window_latency;

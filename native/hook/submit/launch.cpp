@@ -22,6 +22,7 @@ constexpr uint64_t kMidTurn = 2'000'000;
 uint64_t room(const Device& device, uint64_t window_ns) {
     const uint64_t deadline =
         device.page.load(std::memory_order_acquire)->deadline_ns.load(std::memory_order_relaxed);
+    if (is_counted(device)) return kMidTurn;  // bounded by their number
     if (window_ns <= Pacer::kLatencyWindow) return window_ns;
     const uint64_t now = now_ns();
     const uint64_t half = deadline > now ? (deadline - now) / 2 : 0;  // of what is left of the turn

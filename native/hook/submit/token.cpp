@@ -456,13 +456,17 @@ void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns) {
         stop_holding(device, StopReason::kDeadline, inflight_ns);
 }
 
+bool is_counted(const Device& device) {
+    return device.page.load(std::memory_order_acquire)->submissions.load(std::memory_order_relaxed) != 0;
+}
+
 void check_submissions(Device& device, uint64_t inflight_ns) {
-    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
-    const uint32_t most = page.submissions.load(std::memory_order_relaxed);
-    if (most == 0) [[likely]]
+    if (!is_counted(device)) [[likely]]
         return;
+    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
     const uint64_t before = device.launches_before.load(std::memory_order_relaxed);
-    if (device.pacer.launches() - before >= most) stop_holding(device, StopReason::kDeadline, inflight_ns);
+    if (device.pacer.launches() - before >= page.submissions.load(std::memory_order_relaxed))
+        stop_holding(device, StopReason::kDeadline, inflight_ns);
 }
 
 void start_watcher(Device& device) {

@@ -20,6 +20,7 @@ bool daemon_is_silent(const Device& device, uint64_t since_ns);
 void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns);
 // Likewise if it has submitted all that this turn is for.
 void check_submissions(Device& device, uint64_t inflight_ns);
+bool is_counted(const Device& device);  // whether this turn is for a number of submissions
 
 // Behind a mark: submits nothing for a moment if a client of the class `latency` just took the token, because the
 // order to stop is on its way.
