@@ -47,7 +47,7 @@ nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
         result.append(nb::make_tuple(kActionKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window,
-                                     a.idle, a.idle_most, a.poll, a.shared, a.raise, a.submissions));
+                                     a.idle, a.idle_most, a.poll, a.submissions, a.shared, a.raise));
     }
     return result;
 }

@@ -14,8 +14,8 @@ def close_apart(socket: int) -> None:
 def refuse_files(socket: int) -> bool:
     """Has the kernel refuse descriptors that are sent to it, and to those accepted from it; False before Linux 6.16."""
 
-_Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, int, int, int, bool, bool, int]
-"""(kind, client, deadline, window, idle, idle_most, poll, shared, raise, submissions).
+_Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, int, int, int, int, bool, bool]
+"""(kind, client, deadline, window, idle, idle_most, poll, submissions, shared, raise).
 
 All but the first two are meant for grant, update and revoke only.
 """

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gemlet.simulate.program import Step
 
 LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/submit/pacer.h
+COUNTED_WINDOW = 2_000_000  # ns; kMidTurn of native/hook/submit/launch.cpp
 LEAD = 400_000  # the end of a turn is reported when no more than this is in flight; native/server/server.hpp
 SHORT_PAUSE = 500_000  # pauses that are shorter on average do not end a turn ...
 PAUSES = 8  # ... over about this many of the last
@@ -53,6 +54,7 @@ class Terms(NamedTuple):
     idle: int
     idle_most: int
     poll: int
+    submissions: int  # after so many it ends; 0: for no such reason
 
 
 class Client:
@@ -95,6 +97,7 @@ class Client:
         # The terms of its turn.
         self._granted = 0
         self._first = 0  # launches when the turn began
+        self._submissions = 0
         self._deadline = NEVER
         self._window: float = ENDLESS
         self._idle = self._idle_most = NEVER
@@ -165,7 +168,7 @@ class Client:
         limit = min(queue.left, queue.launches_that_fit())
         if end != NEVER:
             first = int(queue.launches == self._first)
-            limit = min(limit, max(first, queue.launches_before(end - self._ahead())))
+            limit = min(limit, self._counted(), max(first, queue.launches_before(end - self._ahead())))
         queue.limit = limit
         times: list[int | None] = []
         if limit < ENDLESS // 2:
@@ -214,6 +217,10 @@ class Client:
         kernel = self.queue.kernel
         return kernel if self._window <= LATENCY_WINDOW else kernel // 2
 
+    def _counted(self) -> int:
+        """How many launches its turn has room for, as far as they are counted."""
+        return self._first + self._submissions - self.queue.launches if self._submissions else ENDLESS
+
     def _last_moment(self, end: int) -> int | None:
         """When it decides for the first time not to submit another kernel; full."""
         queue = self.queue
@@ -221,7 +228,7 @@ class Client:
         if begin is None:
             return None
         left = (end - self._ahead() - self._window - begin) * queue.pace
-        queue.limit = max(int(queue.launches == self._first), -int(-left // queue.kernel), 0)
+        queue.limit = min(self._counted(), max(int(queue.launches == self._first), -int(-left // queue.kernel), 0))
         return queue.room_at(queue.limit)
 
     def _idles(self) -> bool:
@@ -363,12 +370,13 @@ class Client:
     def terms(self, now: int, terms: Terms) -> None:
         """The terms of its turn, or of its next turn."""
         self.settle(now)
-        self._deadline, self._window = terms.deadline, terms.window
+        self._deadline, self._submissions = terms.deadline, terms.submissions
+        self._window = COUNTED_WINDOW if terms.submissions else terms.window
         self._idle, self._idle_most = terms.idle, terms.idle_most
         self._counters.poll = max(1, terms.poll)
         queue = self.queue
-        queue.window = terms.window
-        if queue.mode == "full" and queue.backlog <= terms.window:
+        queue.window = self._window
+        if queue.mode == "full" and queue.backlog <= self._window:
             queue.mode, queue.next = "flow", now
         self.changed()
 
@@ -439,6 +447,8 @@ class Client:
             return True
         if queue.launches == self._first:
             return False
+        if self._counted() <= 0:
+            return True
         late = now + in_flight + self._ahead() + 1 >= end
         if queue.mode == "flow":
             return late and queue.next <= now

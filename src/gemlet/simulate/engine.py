@@ -89,7 +89,7 @@ class Unmanaged:
         return self._groups.setdefault(name, len(self._groups))
 
     def request(self, client: int, now: int) -> None:
-        self._actions.append(("grant", client, NEVER, UNMANAGED_WINDOW, NEVER, NEVER, 1_000_000, True, False, 0))
+        self._actions.append(("grant", client, NEVER, UNMANAGED_WINDOW, NEVER, NEVER, 1_000_000, 0, True, False))
 
     def add_client(self, client: int, group: int, now: int, *, mps: bool = False) -> None:
         pass
@@ -283,7 +283,7 @@ class Engine:
     def act(self) -> None:
         """Carries out what the arbiter decided."""
         while actions := self.arbiter.take_actions():
-            for kind, number, *terms, _shared, _raise, _submissions in actions:
+            for kind, number, *terms, _shared, _raise in actions:
                 client = self._clients[number]
                 if kind == "park":
                     client.park(self.now)

@@ -134,7 +134,7 @@ class Scene:
         return None if deadline == native.NEVER else deadline / MS
 
     def _act(self) -> None:
-        for kind, client, deadline, window, idle, idle_most, poll, shared, alarm, _ in self.arbiter.take_actions():
+        for kind, client, deadline, window, idle, idle_most, poll, _, shared, alarm in self.arbiter.take_actions():
             self.log.append((self.ms, kind, client))
             if kind == "grant":
                 self.waiting.discard(client)

@@ -20,7 +20,7 @@ class Device:
         self.submissions: dict[int, int] = {}  # after which their turns end; 0: for no such reason
 
     def act(self) -> None:
-        for kind, client, deadline, *_, submissions in self.arbiter.take_actions():
+        for kind, client, deadline, *_, submissions, _shared, _raise in self.arbiter.take_actions():
             if kind in {"grant", "update", "revoke"}:
                 self.deadlines[client] = deadline / MS
                 self.submissions[client] = submissions
