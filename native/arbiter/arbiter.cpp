@@ -69,6 +69,7 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
 
 void Arbiter::State::settle(Nanoseconds now) {
     update_demand(now);
+    let_catch_up(now);
     grant_while_possible(now);
     set_rates(now);
     update_terms(now);
@@ -351,10 +352,11 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         else if (unused)
             lease->given = now - lease->deadline;
         const Nanoseconds deadline = lease->deadline;
+        const bool caught_up = lease->catches_up;
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
         // One that goes on after its slot has no deadline that another slot could have.
-        if (reason == StopReason::kDeadline && !s.reservation.over) client->stopped_for = deadline;
+        if (reason == StopReason::kDeadline && !s.reservation.over && !caught_up) client->stopped_for = deadline;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
         // jump at every hand-over.
         client->group->lingers_until = cut ? now + s.p.quantum_min : now;

@@ -132,6 +132,7 @@ struct Attendance {
     bool exclusive = false;        // ... runs only while others do not
     bool busy = false;             // ... runs, or its work has yet to drain
     bool stuck = false;            // ... should have drained by now: it may wait for work of another device
+    bool catches_up = false;       // ... runs in the slot of others
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds work = 0;          // completed by its clients here, by their own account
@@ -216,6 +217,7 @@ class Arbiter {
     struct Planned {
         GroupId group;
         double share;
+        uint32_t catch_up = 0;  // what its clients may submit out of its slot, for their peers wait for it
         bool operator==(const Planned&) const = default;
     };
     void reserve(const std::vector<Planned>& planned, const Reservation& reservation, Nanoseconds now);

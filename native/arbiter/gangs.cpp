@@ -161,57 +161,6 @@ void Gangs::look(Nanoseconds now) {
     std::erase_if(table_, [&](const Entry& entry) { return !find(entry.gang)->planned; });
 }
 
-Nanoseconds Gangs::quiet_from(const Gang& gang) const {
-    Nanoseconds last = 0;
-    for (const Member& member : gang.members) last = std::max(last, member.seen.moved);
-    return last + p_.slack;
-}
-
-// What one rank has submitted or completed may be what its peer waits for.
-bool Gangs::stuck(const Gang& gang, Nanoseconds now) const {
-    return now >= quiet_from(gang) && std::any_of(gang.members.begin(), gang.members.end(),
-                                                  [](const Member& member) { return member.seen.stuck; });
-}
-
-bool Gangs::ended(const Gang& gang) const {
-    return std::any_of(gang.members.begin(), gang.members.end(),
-                       [](const Member& member) { return member.seen.ended; });
-}
-
-uint32_t Gangs::behind(const Gang& gang, const Member& member) {
-    const auto since = [](const Member& each) {
-        return static_cast<int64_t>(each.seen.launches - each.launches_at_rest);
-    };
-    int64_t most = 0;
-    for (const Member& other : gang.members) {
-        if (other.seen.clients != 1) return 0;  // which of them would it be?
-        most = std::max(most, since(other) - since(member));
-    }
-    return static_cast<uint32_t>(std::min<int64_t>(most, std::numeric_limits<uint32_t>::max()));
-}
-
-// Ranks submit the same, each to its own device. So one that is behind submits what its peers have on the device
-// already, and no more: they would have to go on for that in turn. Where ranks differ in what they submit, none may
-// seem to be behind; then all that are at rest go on.
-void Gangs::let_go_on(const Gang& gang, const Member& member, Reservation& reservation) const {
-    const bool known = std::any_of(gang.members.begin(), gang.members.end(), [&](const Member& each) {
-        return each.seen.at_rest > 0 && behind(gang, each) > 0;
-    });
-    reservation.submissions = known ? behind(gang, member) : 0;
-    if (!known || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
-}
-
-Nanoseconds Gangs::work(const Gang& gang) {
-    Nanoseconds sum = 0;
-    for (const Member& member : gang.members) sum += member.seen.work;
-    return sum;
-}
-
-bool Gangs::drained(const Gang& gang) const {
-    return std::none_of(gang.members.begin(), gang.members.end(),
-                        [](const Member& member) { return member.seen.busy; });
-}
-
 // Slots end a little early if what a rank would submit next ends too late. The next ones begin then.
 bool Gangs::nearly(Nanoseconds then, Nanoseconds now) const {
     return then != kNever && then - now <= p_.quantum_min;
@@ -267,6 +216,8 @@ void Gangs::account(Nanoseconds now) {
         gang.credit = std::min(gang.credit + gang.share * time, std::max(most, 0.0));
         // Others came since the cycle was planned: what was left to best effort until then is not owed to it.
         if (gang.best_effort() && gang.wants) gang.share = std::min(gang.share, due_share(gang));
+        // What it has in the slots of others is taken from its own.
+        if (catches_up(gang)) gang.credit = std::max(gang.credit - time, -cycle);
         if (gang.phase == Gang::Phase::kOut) continue;
         gang.had_slots.add(static_cast<Nanoseconds>(time), now);
         // No less than it has just become due: nothing is owed to one that runs.
@@ -338,7 +289,7 @@ void Gangs::interrupt(Nanoseconds now) {
     for (Gang& gang : gangs_) {
         if (!gang.planned || !gang.latency() || !gang.wants || !gang.paused || gang.phase != Gang::Phase::kOut)
             continue;
-        if (gang.credit <= -0.9 * static_cast<double>(p_.cycle_max)) continue;
+        if (spent(gang)) continue;
         bool free = true;
         for (Gang& other : gangs_) {
             if (&other == &gang || other.phase == Gang::Phase::kOut || !meet(gang, other)) continue;
@@ -457,7 +408,8 @@ bool Gangs::tell(Nanoseconds now) {
         for (const Gang& gang : gangs_) {
             for (const Member& member : gang.members) {
                 if (member.device != i || !gang.planned) continue;
-                planned.push_back({member.seen.group, std::max(gang.share, kLeastShare)});
+                planned.push_back(
+                    {member.seen.group, std::max(gang.share, kLeastShare), catch_up(gang, member, now)});
                 if (gang.phase == Gang::Phase::kOut) continue;
                 reservation.gang = member.seen.group;
                 reservation.over = gang.phase == Gang::Phase::kFinishing;
@@ -492,8 +444,8 @@ void Gangs::find_next(Nanoseconds now) {
         if (!gang.planned) continue;
         planned |= gang.wants;
         if (gang.phase == Gang::Phase::kIn) consider(gang.until);
-        if (gang.phase != Gang::Phase::kFinishing) continue;
-        consider(gang.until + (gang.hangs ? p_.slack : p_.finish));
+        if (gang.phase == Gang::Phase::kIn || drained(gang)) continue;
+        if (gang.phase == Gang::Phase::kFinishing) consider(gang.until + (gang.hangs ? p_.slack : p_.finish));
         consider(quiet_from(gang));
         for (const Member& member : gang.members) consider(member.seen.look_at);
     }

@@ -101,6 +101,9 @@ class Gangs {
     // How much less it has submitted, since all were at rest, than the peer that has submitted most.
     static uint32_t behind(const Gang& gang, const Member& member);
     void let_go_on(const Gang& gang, const Member& member, Reservation& reservation) const;
+    uint32_t catch_up(const Gang& gang, const Member& member, Nanoseconds now) const;
+    static bool catches_up(const Gang& gang);
+    bool spent(const Gang& gang) const;
     bool alone(const Gang& gang) const;  // nobody else is due a turn on its devices
     static double due_share(const Gang& gang);
     bool drained(const Gang& gang) const;

@@ -172,7 +172,7 @@ bool Leases::followed(const Lease& lease) const {
 double Leases::occupied() const {
     double sum = 0.0;
     for (const Lease& lease : leases_) {
-        if (lease.occupies()) sum += lease.sm;
+        if (lease.in_the_way()) sum += lease.sm;
     }
     return sum;
 }

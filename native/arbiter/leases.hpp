@@ -56,7 +56,8 @@ struct Lease {
     // Co-running.
     Why why = Why::kShares;    // its client does not share the device
     bool slotted = false;      // it ran in a slot of its gang, whose other clients here ran beside it
-    uint32_t submissions = 0;  // it goes on after its slot, for so many that its peers wait for
+    uint32_t submissions = 0;  // it goes on after its slot, for so many that its peers wait for ...
+    bool catches_up = false;   // ... in the slot of others: in nobody's way, and nobody is in its way
     bool sliced = false;       // it co-ran with some that must stop now, or must stop itself
     bool accompanied = false;  // another ran at the same time since it was last observed
     Nanoseconds observed = 0;  // until then
@@ -79,6 +80,7 @@ struct Lease {
 
     bool runs() const { return stopped == kNever; }
     bool occupies() const { return runs() && !overdue; }
+    bool in_the_way() const { return occupies() && !catches_up; }
     Turn turn() const { return {group, granted, deadline}; }
 };
 
@@ -107,7 +109,8 @@ class Leases {
     uint64_t next_serial() const { return serial_ + 1; }  // of the lease that starts next
     // Whether the two may run at the same time.
     static bool co_run(const Lease& a, const Lease& b) {
-        return compatible(a.why, b.why) || a.sm + b.sm <= kFull || (a.group == b.group && a.slotted && b.slotted);
+        return compatible(a.why, b.why) || a.sm + b.sm <= kFull || a.catches_up || b.catches_up ||
+               (a.group == b.group && a.slotted && b.slotted);
     }
 
   private:

@@ -69,7 +69,7 @@ void Arbiter::State::take_back(Lease& lease, Nanoseconds now) {
 bool Arbiter::State::by_right(const Client& client, Nanoseconds now) const {
     const auto& all = leases.all();
     return client.exclusive() && std::all_of(all.begin(), all.end(), [&](const Lease& lease) {
-               return !lease.occupies() || policy->may_interrupt(*client.group, *lease.group, now);
+               return !lease.in_the_way() || policy->may_interrupt(*client.group, *lease.group, now);
            });
 }
 

@@ -186,7 +186,7 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     for (const auto& group : groups)
         if (group) group->leases = 0;
     for (const Lease& lease : leases.all()) {
-        if (!lease.occupies()) continue;
+        if (!lease.in_the_way()) continue;
         ++running;
         sm += lease.sm;
         ++static_cast<Members&>(*lease.group).leases;
@@ -197,7 +197,7 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     };
     double used = 0.0, parts = 0.0;  // of the device
     for (const Lease& lease : leases.all()) {
-        if (!lease.occupies()) continue;
+        if (!lease.in_the_way()) continue;
         if (!blocks(lease))
             used += use_of(lease, running, sm) * lease.sm;
         else if (lease.why == Why::kShares)
@@ -213,7 +213,9 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     for (Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
         lease.sliced &= slicing;
-        if (lease.sliced)
+        if (lease.catches_up)
+            lease.rate = 0.5;  // the hardware slices what it submits and what those do whose slot it is
+        else if (lease.sliced)
             lease.rate = 1.0 / static_cast<double>(sliced);
         else if (!blocks(lease))
             lease.rate = use_of(lease, running, sm) / std::max(used, 1.0);

@@ -68,6 +68,7 @@ bool Arbiter::State::awaits_slot(const Client& client) const {
 // When slots end its turn.
 Nanoseconds Arbiter::State::slot_end(const Lease& lease, Nanoseconds now) const {
     const Group& group = *lease.group;
+    if (lease.catches_up) return lease.granted + p.finish;
     if (group.planned > 0.0) {
         if (group.id != reservation.gang || (reservation.over && reservation.go_on == 0)) return now;
         return std::max(now, reservation.until);
@@ -75,6 +76,20 @@ Nanoseconds Arbiter::State::slot_end(const Lease& lease, Nanoseconds now) const 
     if (const Members* gang = slot_owner())
         return contends_with(*lease.client, *gang) && !policy->may_interrupt(group, *gang, now) ? now : kNever;
     return awaits_slot(*lease.client) ? reservation.until : kNever;
+}
+
+// What its peers wait for with the device in slices costs those whose slot it is more than what it submits.
+void Arbiter::State::let_catch_up(Nanoseconds now) {
+    for (const auto& group : groups) {
+        if (!group || group->catch_up == 0 || group->id == reservation.gang) continue;
+        for (Client* client : group->members) {
+            if (!client->waiting || drains(*client)) continue;
+            client->waiting = false;
+            Lease& lease = lease_for(*client, now);
+            lease.catches_up = true;
+            lease.submissions = group->catch_up;
+        }
+    }
 }
 
 uint64_t Arbiter::changes() const {
@@ -124,6 +139,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         if (lease.group != group) continue;
         a.busy = true;
         a.wants |= lease.runs();
+        a.catches_up |= lease.catches_up && lease.runs();
         if (lease.runs() && lease.deadline == kNever) continue;
         // A kernel that has waited for its peers before is thought to be long, so no estimate is believed for ever.
         const Nanoseconds drained = std::clamp(lease.end, lease.stopped, lease.stopped + s.p.quantum_min);
@@ -174,8 +190,9 @@ void Arbiter::reserve(const std::vector<Planned>& planned, const Reservation& re
     for (const auto& group : s.groups) {
         if (!group) continue;
         double share = 0.0;
+        group->catch_up = 0;
         for (const Planned& each : planned)
-            if (each.group == group->id) share = each.share;
+            if (each.group == group->id) share = each.share, group->catch_up = each.catch_up;
         s.demand_changed |= (share > 0.0) != (group->planned > 0.0);
         group->planned = share;
     }

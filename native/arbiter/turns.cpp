@@ -82,7 +82,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
 Nanoseconds Arbiter::State::last_deadline(Nanoseconds now) const {
     Nanoseconds last = now;
     for (const Lease& lease : leases.all()) {
-        if (lease.occupies()) last = std::max(last, lease.deadline);
+        if (lease.in_the_way()) last = std::max(last, lease.deadline);
     }
     return last;
 }
@@ -100,7 +100,7 @@ double Arbiter::State::in_its_way(const Client& client, bool parked_too) const {
         if (&other != &client && !same_gang && !compatible(client.why(), why)) sm += other.sm;
     };
     for (const Lease& lease : leases.all()) {
-        if (lease.occupies()) consider(*lease.client, lease.why);
+        if (lease.in_the_way()) consider(*lease.client, lease.why);
     }
     // Clients that have theirs by right have no reservation: they will overlap with a holder, which stops.
     for (const Client* other : parked) {
@@ -136,7 +136,7 @@ void Arbiter::State::look_round(Nanoseconds now) {
     around.urgent.clear();
     around.in_turns.clear();
     for (const Lease& lease : leases.all()) {
-        around.running += lease.occupies();
+        around.running += lease.in_the_way();
         if (lease.occupies() && lease.why != Why::kShares) around.in_turns.push_back(&lease);
     }
     for (const Group* g : everyone) {
@@ -181,7 +181,8 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     turn.part = lease.rate;
     // A turn that is cut short for another reason is not one that the policy gave, and would make up for.
     const bool is_over = lease.latest <= now;
-    Terms terms = is_over ? Terms{.deadline = now, .contended = true} : policy->terms(turn, contenders, now);
+    Terms terms{.deadline = is_over ? now : kNever, .contended = true};
+    if (!is_over && !lease.catches_up) terms = policy->terms(turn, contenders, now);
     const Nanoseconds slot = slot_end(lease, now);
     terms.deadline = std::min({terms.deadline, lease.latest, slot});
     terms.contended |= slot != kNever;
@@ -250,7 +251,8 @@ Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline,
     const Group& group = *lease.group;
     const bool alone = deadline == kNever && !contended;
     // Each submission is looked at where they are counted, and none waits for the one before.
-    if (lease.slotted && reservation.over) return lease.submissions > 0 ? 1 : p.window_latency;
+    if (lease.submissions > 0) return 1;
+    if (lease.slotted && reservation.over) return p.window_latency;
     for (const Group* g : around.urgent) {
         if (g != &group && g->sm + lease.sm > kFull) return p.window_latency;
     }

@@ -206,3 +206,50 @@ def test_a_rank_waits_for_what_its_peer_may_still_complete_before_it_goes_on_aga
     assert first not in pair.devices[1].deadlines
     pair.drained(0, first)
     assert all(first not in device.deadlines for device in pair.devices)
+
+
+def test_a_rank_that_comes_after_the_patience_catches_up_beside_those_whose_slot_it_is() -> None:
+    """Before, what its peer had left on the device took slices from others until its own next slot."""
+    pair, first, second = end_of_a_slot()
+    pair.launched(first, 17, 11)
+    pair.stop(0, first, STEP, drained=False)
+    pair.stop(1, first, 0.0, drained=True)
+    pair.request(0, first)
+    for device in (0, 1):
+        pair.until(pair.now / MS + 30, client=second, device=device)
+    until = [dict(device.deadlines) for device in pair.devices]
+    pair.request(1, first)
+    assert pair.devices[1].submissions[first] == 6
+    assert first not in pair.devices[0].deadlines
+    assert [device.deadlines[second] for device in pair.devices] == [each[second] for each in until]
+    pair.launched(first, 17, 17)
+    pair.stop(1, first, 0.1, drained=False)
+    pair.drained(1, first)
+    pair.drained(0, first)
+    pair.request(1, first)
+    assert first not in pair.devices[1].deadlines
+    assert [device.deadlines[second] for device in pair.devices] == [each[second] for each in until]
+
+
+def test_what_a_job_does_in_the_slots_of_others_it_pays_for() -> None:
+    """One that always says that its peer waits would have more than its share."""
+    pair = Pair()
+    honest, liar = 1, 2
+    ran = beside = 0
+    seconds = 4
+    for number in range(seconds * 1000):
+        pair.launched(liar, number << 20, 0)  # the second is behind, always
+        for device in (0, 1):
+            for client in (honest, liar):
+                running = pair.devices[device].deadlines
+                if client in running and pair.now / MS >= running[client]:
+                    # The liar's first rank never says that it is done.
+                    pair.stop(device, client, 0.0, drained=(device, client) != (0, liar))
+                if client not in running:
+                    pair.request(device, client)
+        running = pair.devices[1].deadlines
+        ran += liar in running
+        beside += liar in running and honest in running
+        pair.until(pair.now / MS + 1)
+    assert beside > 10
+    assert ran / seconds / 1000 == pytest.approx(0.25, abs=0.05)

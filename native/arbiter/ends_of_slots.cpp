@@ -1,0 +1,82 @@
+// How a slot of a gang ends (gangs.hpp): which of its ranks goes on, and for how much, so that nothing of it waits on
+// a device for a peer that was stopped.
+#include <algorithm>
+#include <limits>
+
+#include "arbiter/gangs.hpp"
+
+namespace gemlet::arbiter {
+
+Nanoseconds Gangs::quiet_from(const Gang& gang) const {
+    Nanoseconds last = 0;
+    for (const Member& member : gang.members) last = std::max(last, member.seen.moved);
+    return last + p_.slack;
+}
+
+// What one rank has submitted or completed may be what its peer waits for.
+bool Gangs::stuck(const Gang& gang, Nanoseconds now) const {
+    return now >= quiet_from(gang) && std::any_of(gang.members.begin(), gang.members.end(),
+                                                  [](const Member& member) { return member.seen.stuck; });
+}
+
+bool Gangs::ended(const Gang& gang) const {
+    return std::any_of(gang.members.begin(), gang.members.end(),
+                       [](const Member& member) { return member.seen.ended; });
+}
+
+uint32_t Gangs::behind(const Gang& gang, const Member& member) {
+    // What clients count is a claim. One that counts down, or starts anew, has submitted nothing since.
+    const auto since = [](const Member& each) -> uint32_t {
+        const uint64_t before = std::min(each.launches_at_rest, each.seen.launches);
+        constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
+        return static_cast<uint32_t>(std::min(each.seen.launches - before, kMost));
+    };
+    uint32_t most = 0;
+    for (const Member& other : gang.members) {
+        if (other.seen.clients != 1) return 0;  // which of them would it be?
+        most = std::max(most, since(other));
+    }
+    return most - std::min(most, since(member));
+}
+
+// Ranks submit the same, each to its own device. So one that is behind submits what its peers have on the device
+// already, and no more: they would have to go on for that in turn. Where ranks differ in what they submit, none may
+// seem to be behind; then all that are at rest go on.
+void Gangs::let_go_on(const Gang& gang, const Member& member, Reservation& reservation) const {
+    const bool known = std::any_of(gang.members.begin(), gang.members.end(), [&](const Member& each) {
+        return each.seen.at_rest > 0 && behind(gang, each) > 0;
+    });
+    reservation.submissions = known ? behind(gang, member) : 0;
+    if (!known || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
+}
+
+// How much it may submit though its gang is out of its slot. What one rank left on its device when the others were
+// stopped takes slices from the next gang, until its peers have submitted the same.
+uint32_t Gangs::catch_up(const Gang& gang, const Member& member, Nanoseconds now) const {
+    const bool may = gang.phase == Gang::Phase::kOut && member.seen.at_rest > 0 && !spent(gang) && stuck(gang, now);
+    return may ? behind(gang, member) : 0;
+}
+
+bool Gangs::catches_up(const Gang& gang) {
+    return gang.phase == Gang::Phase::kOut &&
+           std::any_of(gang.members.begin(), gang.members.end(),
+                       [](const Member& member) { return member.seen.catches_up; });
+}
+
+// It is so far ahead of its share that it has to wait for its slots.
+bool Gangs::spent(const Gang& gang) const {
+    return gang.credit <= -0.9 * static_cast<double>(p_.cycle_max);
+}
+
+Nanoseconds Gangs::work(const Gang& gang) {
+    Nanoseconds sum = 0;
+    for (const Member& member : gang.members) sum += member.seen.work;
+    return sum;
+}
+
+bool Gangs::drained(const Gang& gang) const {
+    return std::none_of(gang.members.begin(), gang.members.end(),
+                        [](const Member& member) { return member.seen.busy; });
+}
+
+}  // namespace gemlet::arbiter
