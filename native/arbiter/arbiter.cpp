@@ -69,7 +69,7 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
 
 void Arbiter::State::settle(Nanoseconds now) {
     update_demand(now);
-    let_catch_up(now);
+    admit_late_ranks(now);
     grant_while_possible(now);
     set_rates(now);
     update_terms(now);

@@ -98,7 +98,7 @@ struct Arbiter::State {
     bool drains(const Client& client) const;
     bool ended(const Client& client) const;
     const Members* slot_owner() const;
-    void let_catch_up(Nanoseconds now);
+    void admit_late_ranks(Nanoseconds now);
     Nanoseconds slot_end(const Lease& lease, Nanoseconds now) const;
 
     // sharing.cpp: which clients co-run, what is observed of them, what each is charged.

@@ -42,7 +42,7 @@ uint32_t Gangs::behind(const Gang& gang, const Member& member) {
 // Ranks submit the same, each to its own device. So one that is behind submits what its peers have on the device
 // already, and no more: they would have to go on for that in turn. Where ranks differ in what they submit, none may
 // seem to be behind; then all that are at rest go on.
-void Gangs::let_go_on(const Gang& gang, const Member& member, Reservation& reservation) const {
+void Gangs::go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const {
     const bool known = std::any_of(gang.members.begin(), gang.members.end(), [&](const Member& each) {
         return each.seen.at_rest > 0 && behind(gang, each) > 0;
     });

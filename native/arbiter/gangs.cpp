@@ -413,7 +413,7 @@ bool Gangs::tell(Nanoseconds now) {
                 if (gang.phase == Gang::Phase::kOut) continue;
                 reservation.gang = member.seen.group;
                 reservation.over = gang.phase == Gang::Phase::kFinishing;
-                if (reservation.over && !gang.hangs && stuck(gang, now)) let_go_on(gang, member, reservation);
+                if (reservation.over && !gang.hangs && stuck(gang, now)) go_on_for_peers(gang, member, reservation);
                 reservation.until = reservation.over ? gang.until + p_.finish : gang.until;
             }
         }

@@ -100,7 +100,7 @@ class Gangs {
     bool ended(const Gang& gang) const;  // its slot, for one of its ranks
     // How much less it has submitted, since all were at rest, than the peer that has submitted most.
     static uint32_t behind(const Gang& gang, const Member& member);
-    void let_go_on(const Gang& gang, const Member& member, Reservation& reservation) const;
+    void go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const;
     uint32_t catch_up(const Gang& gang, const Member& member, Nanoseconds now) const;
     static bool catches_up(const Gang& gang);
     bool spent(const Gang& gang) const;

@@ -79,7 +79,7 @@ Nanoseconds Arbiter::State::slot_end(const Lease& lease, Nanoseconds now) const 
 }
 
 // What its peers wait for with the device in slices costs those whose slot it is more than what it submits.
-void Arbiter::State::let_catch_up(Nanoseconds now) {
+void Arbiter::State::admit_late_ranks(Nanoseconds now) {
     for (const auto& group : groups) {
         if (!group || group->catch_up == 0 || group->id == reservation.gang) continue;
         for (Client* client : group->members) {
