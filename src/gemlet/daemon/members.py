@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from gemlet import whole_file
-from gemlet.daemon import state_file
 from gemlet.daemon.aside import Aside
 from gemlet.daemon.processes import start_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from gemlet.daemon.native import Server
+    from gemlet.daemon.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +68,16 @@ class Ledger(msgspec.Struct, kw_only=True):
 class Members:
     """``gone``: whether the file is another daemon's by now."""
 
-    def __init__(self, path: Path, server: Server, *, gone: Callable[[], bool]) -> None:
-        self._path = path
+    def __init__(self, file: StateFile, server: Server, *, gone: Callable[[], bool]) -> None:
+        self._file = file
         self._server = server
         self._gone = gone
         self._aside = Aside("members")
         self._content = self._written = b""
-        self._failed = False
 
     def expect(self) -> None:
         """Has the server await those of the daemon before that live. Before the server starts; blocks."""
-        for ledger in state_file.load(self._path, list[Ledger]) or ():
+        for ledger in self._file.load(list[Ledger]) or ():
             try:
                 with contextlib.ExitStack() as opened:
                     living = list(_living(ledger.slots, opened))
@@ -91,7 +88,7 @@ class Members:
                     if slots:
                         self._server.inherit_ledger(image | {"fd": -1})
             except (OSError, ValueError, OverflowError, RuntimeError) as error:  # nanobind's, for a number too large
-                logger.warning("state file=%s group=%s cannot be used: %s", self._path, ledger.group, error)
+                logger.warning("state file=%s group=%s cannot be used: %s", self._file.path, ledger.group, error)
 
     async def keep(self, changed: asyncio.Event) -> None:
         """Writes what changed, for ever: when ``changed`` is set, and each second."""
@@ -125,13 +122,8 @@ class Members:
         content = self._content
         if content == self._written or self._gone():
             return
-        try:
-            whole_file.write(self._path, content)
-            self._written, self._failed = content, False
-        except OSError as error:
-            if not self._failed:
-                logger.warning("state file=%s cannot be written: %s", self._path, error)
-            self._failed = True
+        if self._file.write(content):
+            self._written = content
 
 
 def _living(slots: list[Slot], opened: contextlib.ExitStack) -> Iterator[dict[str, Any]]:

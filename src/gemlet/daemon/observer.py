@@ -28,7 +28,7 @@ from gemlet.daemon.totals import Totals
 from gemlet.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gemlet.daemon.audit import Outsider
     from gemlet.daemon.configuration import ConfigurationFile
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.mps import Mps
     from gemlet.daemon.native import DeviceUsage, Server
     from gemlet.daemon.options import DaemonOptions
+    from gemlet.daemon.state_file import StateFile
     from gemlet.daemon.users import Users
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Observer:
         configuration: ConfigurationFile,
         events: EventRing,
         metrics: Callable[[status.Status], str] | None,
+        state: Sequence[StateFile],
     ) -> None:
         self._options = options
         self._server = server
@@ -87,6 +89,7 @@ class Observer:
         self._book = book
         self._configuration = configuration
         self._events = events
+        self._state = state
         self._started = time.monotonic()
         self.snapshot = Snapshot()
         self._look_due = 0.0  # of the next snapshot, by the steady clock
@@ -348,6 +351,7 @@ class Observer:
                 denied=snapshot.denied,
                 ignored=sum(device.ignored for device in snapshot.devices),
                 history=self.recorder.failure,
+                state_error=next((file.failure for file in self._state if file.failure is not None), None),
             ),
             simulated=options.simulated,
             inventory=self._devices.by_uuid,

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet import whole_file
-from gemlet.daemon import state_file
 from gemlet.daemon.groups import Entry, Origin
 from gemlet.daemon.launchers import Told
 from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from gemlet.daemon.launchers import Launchers
+    from gemlet.daemon.state_file import StateFile
 
 
 class Saved(msgspec.Struct, kw_only=True):
@@ -74,12 +72,11 @@ def living(entries: Iterable[Entry], configured: Iterable[GroupSpec], launchers:
     return saved
 
 
-def save(path: Path, entries: Iterable[Entry], launchers: Launchers) -> None:
-    """Writes the groups made on the fly, atomically. Raises OSError."""
-    saved = [_saved(e, launchers) for e in entries if e.origin != "configuration"]
-    whole_file.write(path, msgspec.json.encode(saved))
+def save(file: StateFile, entries: Iterable[Entry], launchers: Launchers) -> None:
+    """Writes the groups made on the fly, atomically."""
+    file.write(msgspec.json.encode([_saved(e, launchers) for e in entries if e.origin != "configuration"]))
 
 
-def load(path: Path) -> list[Saved]:
+def load(file: StateFile) -> list[Saved]:
     """The groups an earlier daemon had; none (and a warning) if the file is missing or damaged."""
-    return state_file.load(path, list[Saved]) or []
+    return file.load(list[Saved]) or []

@@ -30,6 +30,7 @@ from gemlet.daemon.members import Members
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.observer import Observer
 from gemlet.daemon.sockets import Sockets
+from gemlet.daemon.state_file import StateFile
 from gemlet.daemon.users import Users
 from gemlet.decoding import convert
 from gemlet.devices import host_memory
@@ -96,6 +97,8 @@ class Service:
         self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
         self._mps_state = self.mps.look().state
         self._sockets = Sockets(server, ipc_dir=options.ipc_dir, shared=options.shared)
+        self._groups_file = StateFile(options.endpoint.state)
+        members = StateFile(options.endpoint.members)
         self.observer = Observer(
             options,
             server=server,
@@ -107,15 +110,15 @@ class Service:
             configuration=self.configuration,
             events=self.events,
             metrics=metrics,
+            state=(self._groups_file, members),
         )
         self._used_at = time.monotonic()
-        self._groups_unwritten = False  # a disk was full
         self._failures = Limiter(per_minute=1)  # of tasks
         self._stop = asyncio.Event()
         self.elder = Elder(
             server, groups=self._living_groups, leaving=self.observer.insiders_are_unknown, stop=self.stop
         )
-        self._members = Members(options.endpoint.members, server, gone=lambda: self.elder.left)
+        self._members = Members(members, server, gone=lambda: self.elder.left)
         self._before: Predecessor | None = None  # until its sockets are ours
         self._may_listen = not options.take_over
         self._members_changed = asyncio.Event()
@@ -199,13 +202,13 @@ class Service:
         return saved_groups.living(self.book.entries.values(), self.configuration.current.groups, self.launchers)
 
     async def _know_configuration(self) -> None:
-        configuration, saved = self.configuration.load(), saved_groups.load(self.options.endpoint.state)
+        configuration, saved = self.configuration.load(), saved_groups.load(self._groups_file)
         await self._know_users(configuration, [group.spec for group in saved])
         self._configure(configuration)
 
     def _know_groups(self, before: Predecessor | None) -> None:
         if before is None:
-            saved = saved_groups.load(self.options.endpoint.state)
+            saved = saved_groups.load(self._groups_file)
         else:
             saved = convert(before.groups, list[saved_groups.Saved])
         for group in saved:
@@ -291,13 +294,7 @@ class Service:
         """Keeps the groups made on the fly across a restart."""
         if self.elder.left:
             return
-        try:
-            saved_groups.save(self.options.endpoint.state, self.book.entries.values(), self.launchers)
-            self._groups_unwritten = False
-        except OSError as error:
-            if not self._groups_unwritten:
-                logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
-            self._groups_unwritten = True
+        saved_groups.save(self._groups_file, self.book.entries.values(), self.launchers)
 
     def open_share(self, name: str, limits: Limits, *, socket: str, device: int | None) -> Entry:
         """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`."""
@@ -335,7 +332,7 @@ class Service:
             gone = self.book.expire(now, busy)
             for name in gone:
                 self.events.add("removed", time=time.time(), group=name, text="no client uses it any more")
-            if gone or self._groups_unwritten:
+            if gone or self._groups_file.failure is not None:
                 self.remember_groups()
             state = self.mps.look().state
             if state != self._mps_state and state == "failed":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from gemlet import whole_file
 from gemlet.decoding import from_json
 
 if TYPE_CHECKING:
@@ -21,17 +22,36 @@ MAX_BYTES = 64 * 1024**2  # a thousand groups, or four thousand programs, take o
 T = TypeVar("T")
 
 
-def load(path: Path, kind: type[T]) -> T | None:
-    """What lies there, as ``kind``. None if there is no such file or, with a warning, if it is not what a daemon of
-    this user or of root can have written.
-    """
-    try:
-        return from_json(_read(path), kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-        logger.warning("state file=%s cannot be used: %s", path, error)
-        return None
+class StateFile:
+    """``failure``: why it could not be written last, None if it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failure: str | None = None
+
+    def load(self, kind: type[T]) -> T | None:
+        """What lies there, as ``kind``. None if there is no such file or, with a warning, if it is not what a daemon of
+        this user or of root can have written.
+        """
+        try:
+            return from_json(_read(self.path), kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+            logger.warning("state file=%s cannot be used: %s", self.path, error)
+            return None
+
+    def write(self, content: bytes) -> bool:
+        """Replaces what lies there. False, and one warning, while it cannot: the old one stands then."""
+        try:
+            whole_file.write(self.path, content)
+        except OSError as error:
+            if self.failure is None:
+                logger.warning("state file=%s cannot be written: %s", self.path, error)
+            self.failure = f"{self.path} cannot be written: {error.strerror or error}"
+            return False
+        self.failure = None
+        return True
 
 
 def _read(path: Path) -> bytes:

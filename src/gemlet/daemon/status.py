@@ -190,7 +190,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon itself. Since it started: ``denied`` connections and ``ignored`` messages that made no sense.
 
     ``config_error``: why the file as it is now is not in force, None if it is. ``history``: why none is recorded, None
-    if it is.
+    if it is. ``state_error``: why a daemon that is started after a kill would not know the groups and programs of now,
+    None if it would.
     """
 
     pid: int
@@ -204,6 +205,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     ignored: int
     config_error: str | None = None
     history: str | None = None
+    state_error: str | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

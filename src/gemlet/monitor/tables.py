@@ -61,7 +61,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozen
 
 def text(status: Status) -> str:
     """The whole document: devices, groups, clients; what is empty says so."""
-    lines = [_headline(status), *_config_lines(status), *_mps_lines(status), ""]
+    lines = [_headline(status), *_error_lines(status), *_mps_lines(status), ""]
     lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
     if status.daemon is not None:
         lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
@@ -83,9 +83,14 @@ def _headline(status: Status) -> str:
     return "  ".join(parts)
 
 
-def _config_lines(status: Status) -> list[str]:
-    error = status.daemon.config_error if status.daemon else None
-    return [f"configuration not applied, the last good one holds: {error}"] if error else []
+def _error_lines(status: Status) -> list[str]:
+    daemon = status.daemon
+    lines = []
+    if daemon and daemon.config_error:
+        lines.append(f"configuration not applied, the last good one holds: {daemon.config_error}")
+    if daemon and daemon.state_error:
+        lines.append(f"a daemon started after a kill would not know these groups: {daemon.state_error}")
+    return lines
 
 
 def rows_of(cells: Sequence[Cells], columns: Sequence[str]) -> list[str]:

@@ -37,8 +37,9 @@ def test_any_line(start_daemon, tmp_path):
 
 def test_any_state(start_daemon, tmp_path):
     from gemlet.daemon import saved_groups
+    from gemlet.daemon.state_file import StateFile
 
     path = tmp_path / "groups.json"
     for data in fuzzing.inputs("configuration"):
         path.write_bytes(data)
-        assert saved_groups.load(path) == [], (fuzzing.SEED, data)
+        assert saved_groups.load(StateFile(path)) == [], (fuzzing.SEED, data)

@@ -12,6 +12,7 @@ import pytest
 
 from gemlet.daemon.members import Ledger, Members
 from gemlet.daemon.processes import start_of
+from gemlet.daemon.state_file import StateFile
 from tests import fuzzing
 from tests.unit.daemon.fakes import UUID, FakeServer
 
@@ -56,7 +57,7 @@ def members(tmp_path):
 
     def make(*ledgers, gone=lambda: False):
         made.append(Server(*ledgers))
-        return Members(tmp_path / "members.json", made[-1], gone=gone), made[-1]
+        return Members(StateFile(tmp_path / "members.json"), made[-1], gone=gone), made[-1]
 
     yield make
     for server in made:

@@ -82,8 +82,10 @@ def test_groups_are_written_once_the_disk_has_room_again(start_daemon, tmp_path,
         disk.setattr("gemlet.whole_file.write", write)
         daemon.call("join", group="team", limits={"memory": 1 << 30})
         eventually(lambda: full.count(state) > 5)
+        assert "No space left" in daemon.call("status")["daemon"]["state_error"]
     eventually(state.exists)
     assert "team" in state.read_text()
+    eventually(lambda: daemon.call("status")["daemon"]["state_error"] is None)
     assert sum("groups.json cannot be written" in record.message for record in caplog.records) <= 1
     monkeypatch.undo()
     daemon.stop()

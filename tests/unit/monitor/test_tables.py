@@ -126,3 +126,16 @@ def test_programs_that_are_not_governed_stand_with_the_reason():
         "refused  no place is left"
     )
     assert "UNMANAGED" not in text(example())
+
+
+def test_what_a_daemon_could_not_read_or_write_is_said():
+    status = example()
+    troubled = msgspec.structs.replace(
+        status.daemon,
+        config_error="gemlet.toml:2: 30 is more than 1",
+        state_error="groups.json cannot be written: No space left on device",
+    )
+    shown = text(msgspec.structs.replace(status, daemon=troubled))
+    assert "configuration not applied, the last good one holds: gemlet.toml:2: 30 is more than 1" in shown
+    assert "would not know these groups: groups.json cannot be written: No space left on device" in shown
+    assert "would not know" not in text(status)
