@@ -142,8 +142,8 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         a.catches_up |= lease.catches_up && lease.runs();
         if (lease.runs() && lease.deadline == kNever) continue;
         // A kernel that has waited for its peers before is thought to be long, so no estimate is believed for ever.
-        const Nanoseconds drained = std::clamp(lease.end, lease.stopped, lease.stopped + s.p.quantum_min);
-        const Nanoseconds late = (lease.runs() ? lease.deadline : drained) + s.p.slack;
+        const Nanoseconds end = lease.runs() ? lease.deadline : std::min(lease.end, lease.stopped + s.p.quantum_min);
+        const Nanoseconds late = end + s.p.slack;
         if (now >= late)
             a.stuck = true;
         else
