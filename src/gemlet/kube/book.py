@@ -166,6 +166,14 @@ class ShareBook:
         cdi.remove(self._cdi, share_id)
         self._mark(share_id).touch()
 
+    def withheld_from(self, pod: str) -> set[str]:
+        """The shares that are withheld because of the pod with that uid."""
+        return {share_id for share_id, pods in self._withheld.items() if pod in pods}
+
+    def pods_denied(self) -> set[str]:
+        """The uids of all pods for which a share is withheld."""
+        return set().union(*self._withheld.values()) - {_BEFORE}
+
     def release(self, share_id: str, pod: str) -> None:
         """Undoes `withhold` for one pod. Raises OSError."""
         pods = self._withheld.get(share_id, set())

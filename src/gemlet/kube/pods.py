@@ -54,7 +54,6 @@ class PodFollower:
         self._api = api
         self._book = book
         self._node = node
-        self._withheld: dict[str, set[str]] = {}  # shares by the uid of the pod for which they are withheld
         self._suspects: dict[str, Pod] = {}  # by uid, those that a claim could not hold if it came to be a share
         self._limiter = Limiter(EVENTS_PER_MINUTE)
         self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
@@ -106,7 +105,7 @@ class PodFollower:
         async for pod in pods:
             there.add(pod["metadata"]["uid"])
             await self._look(pod)
-        for uid in (self._withheld.keys() | self._suspects.keys()) - there:
+        for uid in (self._book.pods_denied() | self._suspects.keys()) - there:
             self._forget(uid)
         try:
             self._book.release_unseen()
@@ -172,9 +171,7 @@ class PodFollower:
             self._suspects[meta["uid"]] = Pod(namespace=meta["namespace"], name=meta["name"])
         trouble = self._trouble(seen, set(ours)) if used & ours.keys() else None
         shares = {ours[name] for name in used & ours.keys()} if trouble is not None else set()
-        before = self._withheld.pop(meta["uid"], set())
-        if shares:
-            self._withheld[meta["uid"]] = shares
+        before = self._book.withheld_from(meta["uid"])
         for share_id in shares:
             self._withhold(share_id, meta)
         for share_id in before - shares:
@@ -206,7 +203,7 @@ class PodFollower:
 
     def _forget(self, uid: str) -> None:
         self._suspects.pop(uid, None)
-        for share_id in self._withheld.pop(uid, ()):
+        for share_id in self._book.withheld_from(uid):
             self._release(share_id, uid)
 
     async def _end(self, seen: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from gemlet.serve.server.frontend.handshakes import Handshakes
+from gemlet.tls_handshakes import Handshakes
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +29,7 @@ REVIEW_SECONDS = 10.0
 ANSWER_SECONDS = 10.0
 KERNEL_BYTES = PIECE_BYTES = 64 * 1024
 UNTAKEN_BYTES = 16 * 1024  # of an answer, for which nobody waits
+HANDSHAKE_SECONDS = 10.0
 END_SECONDS = 1.0  # for a client to take the end of TLS
 
 
@@ -57,7 +58,7 @@ def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listening = socket.create_server((address, port), family=family, backlog=1024)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)  # else the kernel keeps up to 4 MiB each
-    return Handshakes([listening], tls, connection, MOST_CONNECTIONS, end_s=END_SECONDS)
+    return Handshakes([listening], tls, connection, MOST_CONNECTIONS, begin_s=HANDSHAKE_SECONDS, end_s=END_SECONDS)
 
 
 class Reviews:

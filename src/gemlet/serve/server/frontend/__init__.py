@@ -14,7 +14,7 @@ grpc_call.py     one call;  grpc_header.py: what it asks for;  grpc_wire.py: gRP
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is
 device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver
-access.py        tokens;  handshakes.py: TLS
+access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
 one_by_one.py    work of a client that takes its turns
 unpacking.py     processes that read what takes time by its size

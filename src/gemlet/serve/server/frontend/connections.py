@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.serve.server.frontend import limits, peers
-from gemlet.serve.server.frontend.handshakes import Handshakes
 from gemlet.serve.server.frontend.holdings import Holdings
 from gemlet.serve.server.frontend.limits import Limits
+from gemlet.tls_handshakes import Handshakes
 
 if TYPE_CHECKING:
     import ssl
@@ -126,7 +126,9 @@ class Server:
         if tls is not None:
             sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in plain.sockets]
             plain.close()
-            server = Handshakes(sockets, tls, lambda: self._connection(self), self.most_connections)
+            server = Handshakes(
+                sockets, tls, lambda: self._connection(self), self.most_connections, begin_s=limits.HEADER_S
+            )
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound

@@ -8,8 +8,6 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from gemlet.serve.server.frontend import limits
-
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
@@ -21,8 +19,8 @@ PART = 4  # of the connections that there may be, one of so many may be at its h
 
 class Handshakes:
     """Listens as an asyncio.Server does. ``most``: connections that there may be; a part of them may be at their
-    handshake, and beyond it the oldest ends of the address that has the most. ``end_s``: seconds for the end of TLS,
-    which takes the client's answer, and for what is still to be written then."""
+    handshake, and beyond it the oldest ends of the address that has the most. ``begin_s``: seconds for a handshake.
+    ``end_s``: seconds for the end of TLS, which takes the client's answer, and for what is still to be written then."""
 
     def __init__(
         self,
@@ -31,12 +29,14 @@ class Handshakes:
         connection: Callable[[], asyncio.Protocol],
         most: int,
         *,
+        begin_s: float,
         end_s: float | None = None,
     ) -> None:
         self.sockets = tuple(sockets)
         for each in self.sockets:
             each.setblocking(False)
         self._tls = tls
+        self._begin_s = begin_s
         self._end_s = end_s
         self._connection = connection
         self._most = max(1, most // PART)
@@ -86,7 +86,7 @@ class Handshakes:
                 self._connection,
                 accepted,
                 ssl=self._tls,
-                ssl_handshake_timeout=limits.HEADER_S,
+                ssl_handshake_timeout=self._begin_s,
                 ssl_shutdown_timeout=self._end_s,
             )
         except OSError as error:  # TLS that fails is one
