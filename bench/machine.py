@@ -287,7 +287,8 @@ class Sharing:
 
     def env(self, group: str) -> dict[str, str]:
         env = dict(self.machine.env)
-        env["LD_PRELOAD"] = str(self.machine.lib / "libgemhook.so.1")
+        # What is preloaded into this process, such as a sanitizer's runtime, is into its programs, too.
+        env["LD_PRELOAD"] = ":".join(filter(None, [str(self.machine.lib / "libgemhook.so.1"), env.get("LD_PRELOAD")]))
         env["GEMLET_SOCKET"] = str(self.dir / "s")
         env["GEMLET_GROUP"] = group
         if self.machine.mps and self.fractions.get(group, 1.0) < 1:

@@ -79,7 +79,9 @@ class Machine:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GEMLET_", "GEMINI_", "LD_"))}
         kept |= {"LD_LIBRARY_PATH": paths.sim_dir(), "GEMLET_SIM_DIR": str(self.folder / "machine")}
         if group is not None:
-            kept |= {"LD_PRELOAD": paths.hook_path(), "GEMLET_SOCKET": self.socket, "GEMLET_GROUP": group}
+            # What is preloaded into this process, such as a sanitizer's runtime, is into its programs, too.
+            preload = ":".join(filter(None, [paths.hook_path(), os.environ.get("LD_PRELOAD")]))
+            kept |= {"LD_PRELOAD": preload, "GEMLET_SOCKET": self.socket, "GEMLET_GROUP": group}
         return kept | changes
 
     def start(self, group: str | None, *arguments: object, command: str | None = None, **changes: str) -> Running:
