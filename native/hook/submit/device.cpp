@@ -257,7 +257,7 @@ void in_child() {
 }
 
 void notice_fork() {
-    std::atomic<uint32_t>* word = wiped_by_fork.load(std::memory_order_relaxed);
+    std::atomic<uint32_t>* word = wiped_by_fork.load(std::memory_order_acquire);
     uint32_t wiped = 0;
     if (word && word->load(std::memory_order_relaxed) == 0 && word->compare_exchange_strong(wiped, 1)) [[unlikely]]
         in_child();
