@@ -6,6 +6,7 @@
 #include "device_identity.hpp"
 #include "handles.hpp"
 #include "mps_session.hpp"
+#include "visible_devices.hpp"
 
 #define GEMLET_SIM_ATTRIBUTE(NAME, NUMBER) static_assert(CU_DEVICE_ATTRIBUTE_##NAME == NUMBER);
 #include "device_attributes.def"
@@ -56,15 +57,16 @@ extern "C" {
 CUresult cuDeviceGetCount(int* count) {
     return api(__func__, [&] {
         check(count != nullptr);
-        *count = static_cast<int>(devices().size());
+        *count = static_cast<int>(visible_devices().size());
     });
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
     return api(__func__, [&] {
         check(device != nullptr);
-        device_of(ordinal);
-        *device = ordinal;
+        const auto& shown = visible_devices();
+        check(ordinal >= 0 && static_cast<size_t>(ordinal) < shown.size(), CUDA_ERROR_INVALID_DEVICE);
+        *device = shown[static_cast<size_t>(ordinal)];
     });
 }
 
@@ -143,7 +145,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
     return api(__func__, [&] {
         check(device != nullptr && text != nullptr);
         const int found = device_with_pci(text);
-        check(found >= 0, CUDA_ERROR_INVALID_DEVICE);
+        check(is_visible(found), CUDA_ERROR_INVALID_DEVICE);
         *device = found;
     });
 }

@@ -8,6 +8,7 @@
 #include "graph.hpp"
 #include "handles.hpp"
 #include "mps_session.hpp"
+#include "visible_devices.hpp"
 
 namespace gemlet::sim {
 namespace {
@@ -34,7 +35,7 @@ CUresult admit(Needs needs) {
 }
 
 Device& device_of(CUdevice ordinal) {
-    check(ordinal >= 0 && static_cast<size_t>(ordinal) < devices().size(), CUDA_ERROR_INVALID_DEVICE);
+    check(is_visible(ordinal), CUDA_ERROR_INVALID_DEVICE);
     return *devices()[static_cast<size_t>(ordinal)];
 }
 
@@ -70,7 +71,7 @@ CUresult cuInit(unsigned flags) {
             check(flags == 0);
             check(!forked, CUDA_ERROR_NOT_INITIALIZED);
             try {
-                if (devices().empty()) return CUDA_ERROR_NO_DEVICE;
+                if (visible_devices().empty()) return CUDA_ERROR_NO_DEVICE;
             } catch (const std::runtime_error& error) {
                 std::fprintf(stderr, "gemlet-sim: no simulated machine: %s\n", error.what());
                 return CUDA_ERROR_NO_DEVICE;

@@ -41,7 +41,7 @@ int main(int count, char** arguments) {
         return 1;
     }
     CALL(cuInit, 0);
-    // The simulated driver shows every device to every program; a real one only those of the container.
+    // By its UUID, so that this is the share's device even if the driver shows others.
     const char* own = getenv("CUDA_VISIBLE_DEVICES");
     int devices;
     CALL(cuDeviceGetCount, &devices);

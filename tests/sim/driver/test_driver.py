@@ -226,3 +226,45 @@ def test_two_devices(machine: SimulatedMachine) -> None:
         GEMLET_SIM_DEVICES="2",
     )
     assert out.split() == ["2", "2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [
+        ("1", [1]),
+        ("2,0", [2, 0]),
+        (" 0 , 2", [0, 2]),
+        ("0,7,1", [0]),  # the list ends at the first name that is not valid
+        ("UUID1", [1]),
+        ("0,0", []),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_a_program_sees_the_devices_that_it_was_shown(machine: SimulatedMachine, named: str, seen: list[int]) -> None:
+    uuids = """
+        import json
+        initialised = code(cu.cuInit(0)) == 0
+        found = [check(cu.cuDeviceGet(i)) for i in range(check(cu.cuDeviceGetCount()))] if initialised else []
+        print(json.dumps([bytes(check(cu.cuDeviceGetUuid(device)).bytes).hex() for device in found]))
+    """
+    whole = json.loads(machine.run(uuids, GEMLET_SIM_DEVICES="3"))
+    assert len(whole) == 3
+    parts = (whole[1][:8], whole[1][8:12], whole[1][12:16], whole[1][16:20], whole[1][20:])
+    shown = named.replace("UUID1", "GPU-" + "-".join(parts))
+    found = json.loads(machine.run(uuids, GEMLET_SIM_DEVICES="3", CUDA_VISIBLE_DEVICES=shown))
+    assert found == [whole[index] for index in seen]
+
+
+def test_a_device_that_is_not_shown_cannot_be_used(machine: SimulatedMachine) -> None:
+    machine.run(
+        """
+        check(cu.cuInit(0))
+        assert code(cu.cuDeviceGet(1)) == 101
+        assert code(cu.cuDeviceGetName(100, 0)) == 101
+        assert code(cu.cuDeviceGetByPCIBusId(b"0000:10:00.0")) == 101
+        assert int(check(cu.cuDeviceGetByPCIBusId(b"0000:11:00.0"))) == int(check(cu.cuDeviceGet(0)))
+        """,
+        GEMLET_SIM_DEVICES="2",
+        CUDA_VISIBLE_DEVICES="1",
+    )
