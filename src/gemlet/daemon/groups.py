@@ -452,11 +452,15 @@ class GroupBook:
                     total -= other.spec.min if self._drop(other.spec.name) else 0.0
         if total > 1 + SLACK:
             held = " and ".join(f"{other.spec.name} holds {format_share(other.spec.min)}" for other in rivals())
-            free = max(0.0, 1 - (total - entry.spec.min))
-            raise Refused(
-                f"the minimum {format_share(entry.spec.min)} cannot be guaranteed: {held}",
-                hint=f"ask for --min {int(free * 100 + 1e-6)}% or less, or name another device with --device",
-            )
+            percent = int(max(0.0, 1 - (total - entry.spec.min)) * 100 + 1e-6)
+            if percent:
+                hint = f"ask for --min {percent}% or less, or for another device with `gemlet run --device`"
+            else:
+                hint = (
+                    "leave out --min, lower the minimum of another group with `gemlet set`, "
+                    "or ask for another device with `gemlet run --device`"
+                )
+            raise Refused(f"the minimum {format_share(entry.spec.min)} cannot be guaranteed: {held}", hint=hint)
 
     def _drop(self, name: str) -> list[str]:
         if not self._server.remove_group(name):

@@ -144,9 +144,19 @@ def test_minima_never_pass_one(book, server):
     with pytest.raises(Refused, match="cannot be guaranteed") as refusal:
         join(book, "b", min=0.5, launcher=Process())
     assert "a holds 60%" in refusal.value.message
-    assert "40%" in refusal.value.hint
+    assert refusal.value.hint == "ask for --min 40% or less, or for another device with `gemlet run --device`"
     assert "b" not in server.groups
     join(book, "b", min=0.4, launcher=Process())
+
+
+def test_where_nothing_can_be_guaranteed_no_minimum_of_nothing_is_proposed(book):
+    join(book, "a", min=0.995, launcher=Process())
+    with pytest.raises(Refused) as refusal:
+        join(book, "b", min=0.5, launcher=Process())
+    assert refusal.value.hint == (
+        "leave out --min, lower the minimum of another group with `gemlet set`, "
+        "or ask for another device with `gemlet run --device`"
+    )
 
 
 def test_floating_point_does_not_refuse_what_sums_to_one(book):
