@@ -70,11 +70,12 @@ def memory_beyond_device(limit: int | None, largest: int | None, *, movable: boo
 
 
 def resident_for_nothing(resident: int | None, limit: int | None) -> WarningMessage | None:
-    """The warning for a resident limit that equals the memory limit, if this is one: no memory will ever move for
-    it."""
+    """The warning for a resident limit that is no less than the memory limit, if this is one: no memory will ever move
+    for it."""
     if resident is None or limit is None or resident < limit:
         return None
+    part = "all of" if resident == limit else "more than"
     return WarningMessage(
-        message=f"{format_size(resident)} on the device at a time is all of its {format_size(limit)} of memory",
+        message=f"{format_size(resident)} on the device at a time is {part} its {format_size(limit)} of memory",
         hint="choose a --resident below --memory",
     )

@@ -83,13 +83,18 @@ def test_a_part_that_is_all(resident, limit, said):
     assert bool(resident_for_nothing(resident, limit)) == said
 
 
+def test_a_part_that_is_all_and_one_that_is_more_are_told_apart():
+    assert "is all of its 1 MiB of memory" in resident_for_nothing(MIB, MIB)["message"]
+    assert "is more than its 1 MiB of memory" in resident_for_nothing(2 * MIB, MIB)["message"]
+
+
 def test_join_warns_of_memory_that_no_device_has(start_daemon):
     daemon = start_daemon()
     (said,) = daemon.call("join", group="a", limits={"memory": 1 << 50})["warnings"]
     assert "of memory is more than any device here has" in said["message"]
     assert daemon.call("join", group="b", limits={"memory": 1 << 50, "resident": 1 << 30})["warnings"] == []
     (said,) = daemon.call("join", group="c", limits={"memory": 1 << 30, "resident": 2 << 30})["warnings"]
-    assert "2 GiB on the device at a time is all of its 1 GiB" in said["message"]
+    assert "2 GiB on the device at a time is more than its 1 GiB of memory" in said["message"]
 
 
 def test_a_daemon_ends_only_if_it_is_unused(start_daemon):
