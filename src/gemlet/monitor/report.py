@@ -121,7 +121,7 @@ def _of_turns(found: Report, waited: float) -> str | None:
     if found.min is not None and found.min >= 1:
         return None
     wanted = _up(max(found.share, found.min or 0.0), waited, found)
-    return f"a larger minimum would have helped: --min {wanted}, or --priority latency for short requests"
+    return f"a larger minimum, up to --min {wanted}, would have helped; or --priority latency for short requests"
 
 
 def _up(share: float | None, waited: float, found: Report) -> str:
