@@ -64,6 +64,15 @@ class ConfigError(GemletError):
         return f"{where}: {self.message}"
 
 
+class NotBuilt(GemletError):
+    """The native module is missing, or is not for this system."""
+
+    def __init__(self, error: ImportError) -> None:
+        super().__init__(
+            f"gemlet._native cannot be loaded: {error}", hint="reinstall gemlet, or build it with `make native`"
+        )
+
+
 class DaemonError(GemletError):
     pass
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemlet.cli import options
-from gemlet.errors import ConfigError, DaemonError, GemletError, UsageError
+from gemlet.errors import ConfigError, DaemonError, GemletError, NotBuilt, UsageError
 from gemlet.model import POLICIES
 
 if TYPE_CHECKING:
@@ -175,9 +175,7 @@ def native_server(policy: str | None) -> Server:
     try:
         from gemlet._native import Server as NativeServer
     except ImportError as error:
-        raise GemletError(
-            f"gemlet._native cannot be loaded: {error}", hint="reinstall gemlet, or build it with `make native`"
-        ) from None
+        raise NotBuilt(error) from None
     server: Server = NativeServer(policy=policy or "fair")
     return server
 

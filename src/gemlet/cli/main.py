@@ -14,7 +14,7 @@ import click
 
 import gemlet
 from gemlet.cli import messages
-from gemlet.errors import GemletError
+from gemlet.errors import GemletError, NotBuilt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,12 +135,20 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         for number, each in enumerate((error, *others)):
             messages.error(str(each), each.hint, apart=number > 0)
         return error.exit_code
+    except ImportError as error:
+        if error.name != "gemlet._native":
+            raise
+        missing = NotBuilt(error)
+        messages.error(str(missing), missing.hint)
+        return missing.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.exceptions.NoArgsIsHelpError as overview:
         click.echo(overview.format_message(), err=True)
         return 2
     except click.UsageError as error:
+        if isinstance(error, click.BadParameter) and isinstance(error.param, click.Argument) and not error.param_hint:
+            error.param_hint = f"'{error.param.human_readable_name.strip('[]')}'"  # of an optional one
         messages.error(_first_lower(error.format_message()), _hint(error))
         return 2
     except click.ClickException as error:

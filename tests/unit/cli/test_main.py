@@ -51,6 +51,26 @@ def test_errors(failing, capsys, error, code, printed):
     assert err == printed
 
 
+def test_a_missing_native_module_is_an_error_with_a_hint(failing, capsys):
+    failing(ModuleNotFoundError("No module named 'gemlet._native'", name="gemlet._native"))
+    assert main.run(["fail"]) == 125
+    assert capsys.readouterr().err == (
+        "error: gemlet._native cannot be loaded: No module named 'gemlet._native'\n\n"
+        "hint: reinstall gemlet, or build it with `make native`\n"
+    )
+
+
+def test_any_other_missing_module_is_a_defect(failing):
+    failing(ModuleNotFoundError("No module named 'gemlet.nothing'", name="gemlet.nothing"))
+    with pytest.raises(ModuleNotFoundError):
+        main.run(["fail"])
+
+
+def test_an_optional_argument_has_no_brackets_in_an_error(capsys):
+    assert main.run(["trace", "group", "3"]) == 2
+    assert "invalid value for 'TIME': '3'" in capsys.readouterr().err
+
+
 def test_did_you_mean(capsys):
     assert main.run(["statsu"]) == 2
     assert "status" in capsys.readouterr().err
