@@ -279,7 +279,7 @@ def show_shares(directory: Path, output: str, socket: str | None) -> None:
     if not file.exists() and not (directory / "hook").exists():  # an agent puts that there before the first share
         raise GemletError(
             f"{directory} is not the directory of an agent",
-            hint="name the agent's directory with --directory, or start an agent",
+            hint="name the agent's directory with `gemlet kube shares --directory DIR`, or start an agent",
         )
     loaded = checkpoint.load(file)
     if loaded.damage is not None and file.exists():

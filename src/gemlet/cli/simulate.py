@@ -178,7 +178,9 @@ def command(
     spec = load(workload)
     if policy is not None:
         if policy not in {*POLICIES, NO_ARBITER}:
-            raise UsageError(f"unknown policy {policy!r} of the arbiter", hint=" or ".join([*POLICIES, NO_ARBITER]))
+            raise UsageError(
+                f"unknown policy {policy!r} of the arbiter", hint=f"choose one of {', '.join([*POLICIES, NO_ARBITER])}"
+            )
         spec = dataclasses.replace(spec, policy=policy)
     if length is not None:
         spec = dataclasses.replace(spec, duration=length)

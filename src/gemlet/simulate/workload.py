@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-EXAMPLES = "gemlet/simulate/examples has two files to start from"
+EXAMPLES = "see an example: gemlet simulate --example FILE"
 
 WHOLE_NUMBERS = {"count", "seed", "kernels", "layers", "steps"}  # all others are times
 
@@ -166,7 +166,8 @@ def load(path: Path) -> Workload:
         table = toml_text.loads(path.read_text(encoding="utf-8"))
         groups = tuple(_group(entry) for entry in _tables(table, "group"))
         if not groups or not any(programs for _, programs in groups):
-            raise InvalidValue("no [[group]] with a [[group.program]]", hint=EXAMPLES)
+            hint = "add --serve, if this is a demand file" if "model" in table else EXAMPLES
+            raise InvalidValue("no [[group]] with a [[group.program]]", hint=hint)
         device = DeviceModel(**_values(DeviceModel(), table.pop("device", {})))
         parameters = {
             key: parse_duration(value) if isinstance(value, str) else value

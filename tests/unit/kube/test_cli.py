@@ -45,7 +45,7 @@ def test_wrong_options_are_named(arguments):
 
 
 def test_shares_are_listed_by_pod(node, run, tmp_path):
-    assert "name the agent's directory" in refusal("shares", "--directory", str(tmp_path)).exception.hint
+    assert "`gemlet kube shares --directory DIR`" in refusal("shares", "--directory", str(tmp_path)).exception.hint
     run(node.book.open(fakes.claim_share("u1", group="default/train")))
     table = CliRunner().invoke(command, ["shares", "--directory", str(node.path)])
     row = ["default/train", "16Gi", "-", "-", "25", "25", "-", "-", "normal", fakes.FIRST]

@@ -118,6 +118,23 @@ def test_a_duration_that_is_not_valid_is_a_usage_error():
         assert "expected" in result.exception.message
 
 
+def test_a_demand_file_is_told_from_a_workload(tmp_path):
+    file = tmp_path / "demands.toml"
+    file.write_text("[[model]]\nname = 'resnet50'\n")
+    with pytest.raises(ConfigError) as refusal:
+        load(file)
+    assert refusal.value.hint == "add --serve, if this is a demand file"
+    file.write_text("")
+    with pytest.raises(ConfigError) as refusal:
+        load(file)
+    assert refusal.value.hint == "see an example: gemlet simulate --example FILE"
+
+
+def test_a_policy_that_is_not_known_is_refused_with_those_that_are():
+    result = CliRunner().invoke(command, [str(EXAMPLES[0]), "--policy", "fare"])
+    assert result.exception.hint == "choose one of fair, gemini, fifo, none"
+
+
 def test_statistics():
     assert percentile([], 0.5) is None
     assert percentile([3, 1, 2], 0.5) == 2
