@@ -4,6 +4,7 @@
 
 #include "addresses.hpp"
 #include "contexts.hpp"
+#include "visible_devices.hpp"
 
 namespace gemlet::sim {
 
@@ -44,8 +45,10 @@ void free_device(CUdeviceptr address) {
 void populate_managed(CUdeviceptr address, uint64_t bytes, CUdevice device) {
     const auto range = Addresses::get().find(address);
     check(range && range->place == Place::kManaged);
-    if (range->base != address || range->bytes != bytes || device != range->device || range->populated > 0) return;
-    Device& there = *devices()[static_cast<size_t>(device)];
+    if (range->base != address || range->bytes != bytes || device < 0 ||
+        device != ordinal_of(static_cast<uint32_t>(range->device)) || range->populated > 0)
+        return;
+    Device& there = *devices()[static_cast<size_t>(range->device)];
     const uint64_t granule = there.profile().granularity;
     const uint64_t taken = (bytes + granule - 1) / granule * granule;
     if (there.reserve(taken)) Addresses::get().set_populated(address, taken);  // a full device: they stay on the host

@@ -3,6 +3,7 @@
 #include "capture.hpp"
 #include "contexts.hpp"
 #include "mps_session.hpp"
+#include "visible_devices.hpp"
 
 using namespace gemlet::sim;
 
@@ -135,14 +136,14 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 CUresult cuCtxGetDevice(CUdevice* device) {
     return api(__func__, [&] {
         check(device != nullptr);
-        *device = static_cast<CUdevice>(require_context()->device->index());
+        *device = ordinal_of(require_context()->device->index());
     });
 }
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext context) {
     return api(__func__, [&] {
         check(device != nullptr);
-        *device = static_cast<CUdevice>(given_or_current(context)->device->index());
+        *device = ordinal_of(given_or_current(context)->device->index());
     });
 }
 

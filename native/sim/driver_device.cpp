@@ -64,9 +64,8 @@ CUresult cuDeviceGetCount(int* count) {
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
     return api(__func__, [&] {
         check(device != nullptr);
-        const auto& shown = visible_devices();
-        check(ordinal >= 0 && static_cast<size_t>(ordinal) < shown.size(), CUDA_ERROR_INVALID_DEVICE);
-        *device = shown[static_cast<size_t>(ordinal)];
+        device_of(ordinal);
+        *device = ordinal;
     });
 }
 
@@ -144,9 +143,9 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
 CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
     return api(__func__, [&] {
         check(device != nullptr && text != nullptr);
-        const int found = device_with_pci(text);
-        check(is_visible(found), CUDA_ERROR_INVALID_DEVICE);
-        *device = found;
+        const int found = device_with_pci(text), shown = found < 0 ? -1 : ordinal_of(static_cast<uint32_t>(found));
+        check(shown >= 0, CUDA_ERROR_INVALID_DEVICE);
+        *device = shown;
     });
 }
 

@@ -35,8 +35,9 @@ CUresult admit(Needs needs) {
 }
 
 Device& device_of(CUdevice ordinal) {
-    check(is_visible(ordinal), CUDA_ERROR_INVALID_DEVICE);
-    return *devices()[static_cast<size_t>(ordinal)];
+    const auto& shown = visible_devices();
+    check(ordinal >= 0 && static_cast<size_t>(ordinal) < shown.size(), CUDA_ERROR_INVALID_DEVICE);
+    return *devices()[static_cast<size_t>(shown[static_cast<size_t>(ordinal)])];
 }
 
 }  // namespace gemlet::sim

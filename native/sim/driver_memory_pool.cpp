@@ -8,6 +8,7 @@
 #include "addresses.hpp"
 #include "allocations.hpp"
 #include "capture.hpp"
+#include "visible_devices.hpp"
 
 struct CUmemPoolHandle_st {
     gemlet::sim::Tag tag;
@@ -182,14 +183,14 @@ CUresult allocate_async(const char* name, CUdeviceptr* address, size_t bytes, CU
         if (capturing(s)) {
             CUDA_MEM_ALLOC_NODE_PARAMS p{};
             p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-            p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(s->context->device->index())};
+            p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal_of(s->context->device->index())};
             p.bytesize = bytes;
             AllocStep step = alloc_step(p, s->capture_tail.data(), s->capture_tail.size());
             *address = step.params.dptr;
             return capture_step(s, std::move(step));
         }
         forbid_implicit(s);
-        if (pool == nullptr) pool = current_pool(static_cast<CUdevice>(s->context->device->index()));
+        if (pool == nullptr) pool = current_pool(ordinal_of(s->context->device->index()));
         *address = allocate(checked(pool), s, bytes);
     });
 }
@@ -241,7 +242,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     return api(__func__, [&] {
         checked(pool);
-        check(pool != default_pool(static_cast<CUdevice>(pool->device->index())));
+        check(pool != default_pool(ordinal_of(pool->device->index())));
         const std::lock_guard guard(pools_mutex);
         std::erase_if(chosen(), [&](const auto& entry) { return entry.second == pool; });
         {

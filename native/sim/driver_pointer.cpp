@@ -3,6 +3,7 @@
 
 #include "addresses.hpp"
 #include "handles.hpp"
+#include "visible_devices.hpp"
 
 using namespace gemlet::sim;
 
@@ -41,7 +42,7 @@ bool attribute(void* out, CUpointer_attribute which, CUdeviceptr address) {
             put(out, range->place == Place::kManaged ? 1u : 0u);
             return true;
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-            put(out, range->device);
+            put(out, range->device < 0 ? range->device : ordinal_of(static_cast<uint32_t>(range->device)));
             return true;
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
             put(out, range->place == Place::kDevice ? 1 : 0);

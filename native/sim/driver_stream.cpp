@@ -3,6 +3,7 @@
 
 #include "allocations.hpp"
 #include "capture.hpp"
+#include "visible_devices.hpp"
 
 using namespace gemlet::sim;
 
@@ -99,7 +100,7 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* gree
 CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
     return api(__func__, [&] {
         check(device != nullptr);
-        *device = static_cast<CUdevice>(resolve_stream(stream)->context->device->index());
+        *device = ordinal_of(resolve_stream(stream)->context->device->index());
     });
 }
 

@@ -61,9 +61,10 @@ const std::vector<int>& visible_devices() {
     return *shown;
 }
 
-bool is_visible(int index) {
+int ordinal_of(uint32_t index) {
     const auto& shown = visible_devices();
-    return std::find(shown.begin(), shown.end(), index) != shown.end();
+    const auto found = std::find(shown.begin(), shown.end(), static_cast<int>(index));
+    return found == shown.end() ? -1 : static_cast<int>(found - shown.begin());
 }
 
 }  // namespace gemlet::sim

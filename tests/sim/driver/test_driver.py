@@ -261,10 +261,28 @@ def test_a_device_that_is_not_shown_cannot_be_used(machine: SimulatedMachine) ->
         """
         check(cu.cuInit(0))
         assert code(cu.cuDeviceGet(1)) == 101
-        assert code(cu.cuDeviceGetName(100, 0)) == 101
+        assert code(cu.cuDeviceGetName(100, 1)) == 101
         assert code(cu.cuDeviceGetByPCIBusId(b"0000:10:00.0")) == 101
         assert int(check(cu.cuDeviceGetByPCIBusId(b"0000:11:00.0"))) == int(check(cu.cuDeviceGet(0)))
         """,
         GEMLET_SIM_DEVICES="2",
         CUDA_VISIBLE_DEVICES="1",
     )
+
+
+def test_devices_are_counted_anew(machine: SimulatedMachine) -> None:
+    out = machine.run(
+        """
+        check(cu.cuInit(0))
+        context = check(cu.cuDevicePrimaryCtxRetain(0))
+        check(cu.cuCtxSetCurrent(context))
+        print(int(check(cu.cuCtxGetDevice())))
+        memory = check(cu.cuMemAlloc(1 << 20))
+        ordinal = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        print(check(cu.cuPointerGetAttribute(ordinal, memory)))
+        check(cu.cuMemFreeAsync(check(cu.cuMemAllocAsync(1 << 20, 0)), 0))
+        """,
+        GEMLET_SIM_DEVICES="2",
+        CUDA_VISIBLE_DEVICES="1",
+    )
+    assert out.split() == ["0", "0"]
