@@ -163,8 +163,9 @@ class GroupBook:
                 )
             vacant = self._vacant(entry, uid, busy)
             changed = _change(self._new(entry.spec.name, uid) if vacant else entry.spec, limits)
-            if entry.owner == uid and (vacant or limits.given()):
-                changed = self._within(changed, uid, entry.device, given=limits.given() if vacant else None)
+            place = self._place(entry, uid, device, vacant=vacant)
+            if entry.owner == uid and (vacant or limits.given() or place != entry.device):
+                changed = self._within(changed, uid, place, given=limits.given() if vacant else None)
             if changed != entry.spec:
                 if entry.origin == "configuration":
                     raise Refused(
@@ -172,7 +173,8 @@ class GroupBook:
                         hint="join it without limits, change it with `gemlet set`, or choose another --group",
                     )
                 self._check_owner(entry, uid)
-                self._replace(entry, changed, busy)
+            if changed != entry.spec or place != entry.device:
+                self._replace(entry, changed, place, busy)
             entry.leaving = False
         entry.vacant_since = None
         if launcher is not None and launcher not in entry.launchers:
@@ -240,7 +242,7 @@ class GroupBook:
         changed = _change(entry.spec, limits)
         if entry.owner == uid:
             changed = self._within(changed, uid, entry.device)
-        self._replace(entry, changed, busy)
+        self._replace(entry, changed, entry.device, busy)
         return entry
 
     def remove(self, name: str, *, uid: int) -> None:
@@ -426,11 +428,20 @@ class GroupBook:
         everywhere = [other.spec for other in others]
         return within(spec, self._quotas.of(uid), beside, everywhere, given=given, who=self._name_of(uid))
 
-    def _replace(self, entry: Entry, spec: GroupSpec, busy: Mapping[str, int]) -> None:
-        if spec.min > entry.spec.min:
-            self._admit(replace(entry, spec=spec), busy)
-        self._tell(spec, origin=entry.origin, device=entry.device)
-        entry.spec = spec
+    def _place(self, entry: Entry, uid: int, device: int | None, *, vacant: bool) -> int | None:
+        """Where the minimum holds once a program of ``uid`` joins the group for ``device``: what was promised on one
+        device must be true on the next one, too."""
+        if entry.origin != "run" or (entry.owner != uid and not self._administers(uid)):
+            return entry.device
+        if vacant:
+            return device
+        return entry.device if device in (None, entry.device) else None
+
+    def _replace(self, entry: Entry, spec: GroupSpec, device: int | None, busy: Mapping[str, int]) -> None:
+        if spec.min > entry.spec.min or device != entry.device:
+            self._admit(replace(entry, spec=spec, device=device), busy)
+        self._tell(spec, origin=entry.origin, device=device)
+        entry.spec, entry.device = spec, device
 
     def _admit(self, entry: Entry, busy: Mapping[str, int]) -> None:
         # A minimum is a guarantee, so minima that may meet on one device must not pass 1.

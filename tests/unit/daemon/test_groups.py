@@ -179,6 +179,26 @@ def test_a_minimum_is_in_force_on_its_device_alone(book, server):
     assert server.reserved_on["a"] == 1
 
 
+def test_a_minimum_holds_on_the_devices_of_all_that_join(book, server):
+    """Before, a second program on another device was told of a minimum that held on the first one's alone."""
+    join(book, "a", min=0.8, device=0, launcher=Process())
+    join(book, "a", launcher=Process())
+    join(book, "a", min=0.8, device=0, launcher=Process())
+    assert server.reserved_on["a"] == 0
+    join(book, "a", device=1, launcher=Process())
+    assert server.reserved_on["a"] is None
+    with pytest.raises(Refused, match="a holds 80%"):
+        join(book, "b", min=0.3, device=1, launcher=Process())
+
+
+def test_a_minimum_that_the_next_device_has_no_room_for_is_refused(book, server):
+    join(book, "a", min=0.8, device=0, launcher=Process())
+    join(book, "b", min=0.3, device=1, launcher=Process())
+    with pytest.raises(Refused, match="b holds 30%"):
+        join(book, "a", device=1, launcher=Process())
+    assert server.reserved_on["a"] == 0
+
+
 def test_a_group_that_only_lingers_makes_room(book, server):
     join(book, "a", min=0.8)
     join(book, "b", min=0.8, launcher=Process())
