@@ -117,6 +117,8 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         _check_name(service, name)
     program = mps_answers.program(service, request, peer)
     mps_environment.check(program, service.mps.look(), simulated=service.options.simulated)
+    before = service.book.entries.get(request.group) if request.group else None
+    there, busy = before.spec if before else None, service.observer.busy()
     entry = service.book.join(
         request.group,
         request.limits,
@@ -124,15 +126,22 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         uid=peer.uid,
         launcher=service.launchers.of(peer),
         device=request.device,
-        busy=service.observer.busy(),
+        busy=busy,
     )
+    changed = request_warnings.changed_for_others(there, entry.spec, programs=busy.get(entry.spec.name, 0))
     _changed(service, "granted", entry.spec.name, peer, command=request.command)
     return {
         "group": entry.spec.name,
         "socket": str(service.options.endpoint.clients),
         "simulated": service.options.simulated,
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
-        "warnings": [*_no_device(service), *_about_owner(service, entry, peer), *_about_memory(service, entry)],
+        "warnings": [
+            *_no_device(service),
+            *_about_owner(service, entry, peer),
+            *([changed] if changed else []),
+            *_about_memory(service, entry),
+            *_about_slowdown(entry),
+        ],
         "movable": service.movable(entry.spec),
         **_environment(service, request, entry, peer),
     }
@@ -164,6 +173,11 @@ def _about_owner(service: Service, entry: Entry, peer: Peer) -> list[request_war
     if entry.owner is None or not service.book.ruled_by_another(entry, peer.uid):
         return []
     return [request_warnings.ruled_by(service.users.name_of(entry.owner), group=entry.spec.name)]
+
+
+def _about_slowdown(entry: Entry) -> list[request_warnings.WarningMessage]:
+    warning = request_warnings.slowdown_for_nothing(entry.spec)
+    return [warning] if warning else []
 
 
 def _about_memory(service: Service, entry: Entry) -> list[request_warnings.WarningMessage]:
@@ -217,9 +231,11 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         "granted": _limits(entry),
         "saved": saved,
         "mps": service.mps.look().state,
-        "warnings": [*([held] if held else []), *_about_memory(service, entry)]
-        if "memory" in request.limits.given()
-        else [],
+        "warnings": [
+            *([held] if held else []),
+            *(_about_memory(service, entry) if "memory" in request.limits.given() else []),
+            *(_about_slowdown(entry) if "slowdown" in request.limits.given() else []),
+        ],
     }
 
 

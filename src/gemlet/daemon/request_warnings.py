@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TypedDict
 
+from gemlet.config import group_fields
 from gemlet.config.quantities import MIB, format_size
+from gemlet.model import GROUP_FIELDS, GroupSpec, Priority
 
 SMALLEST_CONTEXT = 64 * MIB  # before any was measured; low on purpose, for a warning must not be wrong
 
@@ -66,6 +68,35 @@ def memory_beyond_device(limit: int | None, largest: int | None, *, movable: boo
     return WarningMessage(
         message=f"{format_size(limit)} of memory is more than any device here has ({format_size(largest)})",
         hint="ask for less, or move what does not fit to the host with --resident SIZE",
+    )
+
+
+def changed_for_others(before: GroupSpec | None, after: GroupSpec, *, programs: int) -> WarningMessage | None:
+    """A program that joins changes the limits of ``programs`` that run, if it does. ``before``: the limits that these
+    started with, None if the group is new."""
+    if before is None or not programs:
+        return None
+    changes = [
+        f"{name} from {group_fields.shown(field, old)} to {group_fields.shown(field, new)}"
+        for name, field in GROUP_FIELDS.items()
+        if (old := getattr(before, name)) != (new := getattr(after, name))
+    ]
+    if not changes:
+        return None
+    whom = "a program that runs" if programs == 1 else f"{programs} programs that run"
+    return WarningMessage(
+        message=f"this changes group {after.name} for {whom} in it: {', '.join(changes)}",
+        hint="join it without limits, or choose another --group",
+    )
+
+
+def slowdown_for_nothing(spec: GroupSpec) -> WarningMessage | None:
+    """The warning for a bound on slowdown where no request is bounded, if it is one."""
+    if spec.priority == Priority.LATENCY or spec.slowdown == GroupSpec(name=spec.name).slowdown:
+        return None
+    return WarningMessage(
+        message=f"a slowdown of {spec.slowdown:g} bounds requests of priority latency: this group's is {spec.priority}",
+        hint="add --priority latency, or leave out --slowdown",
     )
 
 

@@ -12,6 +12,7 @@ from gemlet.daemon.request_warnings import (
     resident_for_nothing,
 )
 from tests.unit.daemon import fakes
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize(
@@ -116,3 +117,28 @@ def test_a_daemon_ends_only_if_it_is_unused(start_daemon):
 )
 def test_what_the_driver_goes_on_holding_is_said(before, after, under_mps, said):
     assert bool(held_by_mps(before, after, under_mps=under_mps)) is said
+
+
+def test_a_program_that_changes_its_group_for_others_is_told(start_daemon):
+    daemon = start_daemon()
+    daemon.call("join", group="team", limits={"min": 0.75})
+    assert daemon.call("join", group="team", limits={"min": 0.7})["warnings"] == []
+    daemon.server.add_client("team")
+    eventually(lambda: daemon.groups()["team"]["clients"] == 1)
+    assert daemon.call("join", group="team")["warnings"] == []
+    assert daemon.call("join", group="team", limits={"min": 0.7})["warnings"] == []
+    (said,) = daemon.call("join", group="team", limits={"min": 0.5, "memory": 8 << 30})["warnings"]
+    assert (
+        "group team for a program that runs in it: min from 70% to 50%, memory from any amount to 8 GiB"
+        in (said["message"])
+    )
+
+
+def test_a_slowdown_where_no_request_is_bounded(start_daemon):
+    daemon = start_daemon()
+    (said,) = daemon.call("join", group="a", limits={"slowdown": 1.3})["warnings"]
+    assert "1.3 bounds requests of priority latency: this group's is normal" in said["message"]
+    assert daemon.call("set", group="a", limits={"priority": "latency"})["warnings"] == []
+    assert daemon.call("join", group="b", limits={"slowdown": 1.3, "priority": "latency"})["warnings"] == []
+    (said,) = daemon.call("set", group="a", limits={"priority": "normal", "slowdown": 1.5})["warnings"]
+    assert "1.5" in said["message"]
