@@ -82,8 +82,9 @@ def test_start_status_stop(gemlet):
 
 def test_a_fraction_without_mps_is_an_error(gemlet):
     done = gemlet("run", "--simulate", "--sm", "30%", "--", "true")
-    assert done.returncode == 2
-    assert done.stderr == "error: --sm 30% needs MPS, which does not run\n\nhint: gemlet mps start --simulate\n"
+    assert done.returncode == 125
+    hint = "hint: start it with `gemlet mps start --simulate`\n"
+    assert done.stderr == "error: --sm 30% needs MPS, which does not run\n\n" + hint
     assert gemlet("run", "--simulate", "--sm", "100%", "--", "true").returncode == 0
 
 
@@ -211,7 +212,7 @@ def test_one_that_died_is_reported(started):
     assert doctor.returncode == 1
     assert "ended unexpectedly" in doctor.stdout
     done = started("run", "--simulate", "--sm", "30%", "--", "true")
-    assert (done.returncode, "ended unexpectedly" in done.stderr) == (2, True)
+    assert (done.returncode, "ended unexpectedly" in done.stderr) == (125, True)
     assert started("run", "--simulate", "--", "true").returncode == 0
     assert started("mps", "start", "--simulate").returncode == 0
 
@@ -238,7 +239,7 @@ def test_a_foreign_control_daemon(gemlet, foreign):
     assert values["CUDA_MPS_PIPE_DIRECTORY"] == foreign["CUDA_MPS_PIPE_DIRECTORY"]
     assert values["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
     absent = gemlet("run", "--simulate", "--sm", "30%", "--", "true", CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
-    assert (absent.returncode, "no control daemon lives in /nonexistent" in absent.stderr) == (2, True)
+    assert (absent.returncode, "no control daemon lives in /nonexistent" in absent.stderr) == (125, True)
     assert gemlet("mps", "start", "--simulate", "--force", **foreign).returncode == 0
     assert gemlet("mps", "stop", "--simulate").returncode == 0
 

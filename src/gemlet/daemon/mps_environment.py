@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import MIB, exact_percent, format_share
-from gemlet.errors import Refused, UsageError
+from gemlet.errors import Refused
 from gemlet.membership import PERCENTAGE, as_whole_devices
 from gemlet.model import Priority
 
@@ -30,8 +30,6 @@ BELOW_NORMAL = "1"  # CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 below it; there i
 
 class NeedsMps(Refused):
     """A fraction of the multiprocessors was asked for where MPS cannot give it."""
-
-    exit_code = UsageError.exit_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,7 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
         "stopping": "which is being stopped",
         "failed": "whose control daemon ended unexpectedly",
     }[status.state]
-    raise NeedsMps(f"{asked} needs MPS, {why}", hint=start)
+    raise NeedsMps(f"{asked} needs MPS, {why}", hint=f"start it with `{start}`")
 
 
 def place(
