@@ -50,6 +50,14 @@ void Gangs::go_on_for_peers(const Gang& gang, const Member& member, Reservation&
     if (!known || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
 }
 
+// The rank that the others wait for has asked for nothing: there is nothing to wait for but its host. It catches up
+// when that comes.
+bool Gangs::host_is_late(const Gang& gang, Nanoseconds now) const {
+    return stuck(gang, now) && std::any_of(gang.members.begin(), gang.members.end(), [&](const Member& member) {
+               return member.seen.at_rest > 0 && !member.seen.wants && behind(gang, member) > 0;
+           });
+}
+
 // How much it may submit though its gang is out of its slot. What one rank left on its device when the others were
 // stopped takes slices from the next gang, until its peers have submitted the same.
 uint32_t Gangs::catch_up(const Gang& gang, const Member& member, Nanoseconds now) const {

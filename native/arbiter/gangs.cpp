@@ -276,7 +276,7 @@ void Gangs::end_slots(Nanoseconds now) {
         const bool drained = this->drained(gang), got_on = work(gang) > gang.work;
         if (drained || got_on) gang.hangs = false;
         const Nanoseconds limit = gang.until + (gang.hangs ? p_.slack : p_.finish);
-        if (!drained && now < limit) continue;
+        if (!drained && now < limit && !host_is_late(gang, now)) continue;
         gang.hangs = !drained && !got_on;
         gang.paused = !gang.wants;
         over(gang, now);

@@ -101,6 +101,7 @@ class Gangs {
     // How much less it has submitted, since all were at rest, than the peer that has submitted most.
     static uint32_t behind(const Gang& gang, const Member& member);
     void go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const;
+    bool host_is_late(const Gang& gang, Nanoseconds now) const;
     uint32_t catch_up(const Gang& gang, const Member& member, Nanoseconds now) const;
     static bool catches_up(const Gang& gang);
     bool spent(const Gang& gang) const;

@@ -68,7 +68,7 @@ bool Arbiter::State::awaits_slot(const Client& client) const {
 // When slots end its turn.
 Nanoseconds Arbiter::State::slot_end(const Lease& lease, Nanoseconds now) const {
     const Group& group = *lease.group;
-    if (lease.catches_up) return lease.granted + p.finish;
+    if (lease.catches_up) return lease.granted + p.quantum_min;
     if (group.planned > 0.0) {
         if (group.id != reservation.gang || (reservation.over && reservation.go_on == 0)) return now;
         return std::max(now, reservation.until);

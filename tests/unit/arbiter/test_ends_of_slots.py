@@ -231,6 +231,17 @@ def test_a_rank_that_comes_after_the_patience_catches_up_beside_those_whose_slot
     assert [device.deadlines[second] for device in pair.devices] == [each[second] for each in until]
 
 
+def test_no_slot_waits_for_a_host_that_is_late() -> None:
+    """Before, all devices of the job were idle for as long as the patience."""
+    pair, first, second = end_of_a_slot()
+    end = pair.now / MS
+    pair.launched(first, 17, 11)
+    pair.stop(0, first, STEP, drained=False)
+    pair.stop(1, first, 0.0, drained=True)
+    for device in (0, 1):
+        assert pair.until(end + 30, client=second, device=device) < end + STEP + 0.5
+
+
 def test_what_a_job_does_in_the_slots_of_others_it_pays_for() -> None:
     """One that always says that its peer waits would have more than its share."""
     pair = Pair()
