@@ -243,7 +243,7 @@ def _share(service: Service, request: OpenShare, peer: Peer) -> dict[str, Any]:
     check_administrator(peer, "open a socket for a group")
     _check_device(service, request.device)
     entry = service.open_share(request.group, request.limits, socket=request.socket, device=request.device)
-    _changed(service, "granted", entry.spec.name, peer)
+    service.events.add("granted", time=time.time(), group=entry.spec.name, pid=peer.pid, uid=peer.uid, command="")
     return {
         "group": entry.spec.name,
         "socket": entry.socket,

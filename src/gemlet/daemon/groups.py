@@ -226,11 +226,15 @@ class GroupBook:
                 hint="remove it, or choose another name",
             )
         spec = _change(GroupSpec(name=name), limits)
-        self._tell(spec, origin="share", device=device)
         entry = known or Entry(spec=spec, origin="share", owner=self._owner, socket=socket)
-        entry.spec, entry.device = spec, device
+        self.set_share(entry, spec, device)
         self.entries[name] = entry
         return entry
+
+    def set_share(self, entry: Entry, spec: GroupSpec, device: int | None) -> None:
+        """Gives a share these limits. Raises `Refused`, and then it has those of before."""
+        self._tell(spec, origin="share", device=device)
+        entry.spec, entry.device = spec, device
 
     def change(self, name: str, limits: Limits, *, uid: int, busy: Mapping[str, int]) -> Entry:
         """Changes a live group. Raises `Refused`."""

@@ -72,9 +72,9 @@ def living(entries: Iterable[Entry], configured: Iterable[GroupSpec], launchers:
     return saved
 
 
-def save(file: StateFile, entries: Iterable[Entry], launchers: Launchers) -> None:
-    """Writes the groups made on the fly, atomically."""
-    file.write(msgspec.json.encode([_saved(e, launchers) for e in entries if e.origin != "configuration"]))
+def save(file: StateFile, entries: Iterable[Entry], launchers: Launchers) -> bool:
+    """Writes the groups made on the fly, atomically. False if they could not be written."""
+    return file.write(msgspec.json.encode([_saved(e, launchers) for e in entries if e.origin != "configuration"]))
 
 
 def load(file: StateFile) -> list[Saved]:

@@ -290,14 +290,20 @@ class Service:
         """Whether a program uses a group, or is about to, or MPS is on."""
         return self.book.in_use(self.observer.busy()) or self.mps.look().state == "on"
 
-    def remember_groups(self) -> None:
-        """Keeps the groups made on the fly across a restart."""
+    def remember_groups(self) -> bool:
+        """Keeps the groups made on the fly across a restart. False if they could not be written."""
         if self.elder.left:
-            return
-        saved_groups.save(self._groups_file, self.book.entries.values(), self.launchers)
+            return True
+        return saved_groups.save(self._groups_file, self.book.entries.values(), self.launchers)
 
     def open_share(self, name: str, limits: Limits, *, socket: str, device: int | None) -> Entry:
-        """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`."""
+        """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`.
+
+        It is written down before anybody relies on it: the daemon after this one would have it with its limits of
+        before, or not at all.
+        """
+        known = self.book.entries.get(name)
+        before = (known.spec, known.device) if known is not None else None
         entry = self.book.share(name, limits, socket=socket, device=device)
         if not self._sockets.has_share(socket):
             try:
@@ -305,6 +311,12 @@ class Service:
             except DaemonError:
                 self.book.remove(name, uid=os.getuid())
                 raise
+        if before != (entry.spec, entry.device) and not self.remember_groups():
+            if before is None:
+                self.remove_group(name, uid=os.getuid())
+            else:
+                self.book.set_share(entry, *before)
+            raise Refused(str(self._groups_file.failure), hint="make room on the disk: the share is as it was before")
         return entry
 
     def remove_group(self, name: str, *, uid: int) -> None:

@@ -66,15 +66,20 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
         claim=(meta["namespace"], meta["name"]),
         claim_uid=uid,
         requests=requests,
-        pod=Pod(namespace=meta["namespace"], name=(pods_of(claim) or [""])[0]),
+        # Without its uid: while others use the claim, the next pod of that name takes its place.
+        pod=Pod(namespace=meta["namespace"], name=next((pod.name for pod in pods_of(claim)), "")),
         opened=time.time(),
     )
 
 
-def pods_of(claim: Mapping[str, Any]) -> list[str]:
-    """Names of the pods for which a claim is reserved; all are in its namespace."""
-    reserved = (claim.get("status") or {}).get("reservedFor") or []
-    return [entry["name"] for entry in reserved if entry.get("resource") == "pods"]
+def pods_of(claim: Mapping[str, Any]) -> list[Pod]:
+    """The pods for which a claim is reserved; all are in its namespace."""
+    namespace, reserved = claim["metadata"]["namespace"], (claim.get("status") or {}).get("reservedFor") or []
+    return [
+        Pod(namespace=namespace, name=entry["name"], uid=entry.get("uid", ""))
+        for entry in reserved
+        if entry.get("resource") == "pods"
+    ]
 
 
 def container_of(pod: Mapping[str, Any], claim: str) -> str:

@@ -144,7 +144,8 @@ class Allocations:
         check_counted(seen, pod.container, self.book.host.kept)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
         group = group_name(pod.namespace, pod.name, pod.container)
-        changed = msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts)
+        user = msgspec.structs.replace(pod, uid=seen["metadata"].get("uid", ""))
+        changed = msgspec.structs.replace(share, group=group, pod=user, granted=granted, amounts=amounts)
         try:
             await self.book.change(changed)
         except KeyError:

@@ -17,6 +17,7 @@ from gemlet.errors import GemletError
 from gemlet.kube import cdi, claims, names, services
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import error_message
+from gemlet.kube.pods import pod_path
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
 from gemlet.kube.protocol import registration_pb2 as registration
@@ -138,12 +139,17 @@ class DraDriver:
         ours = {
             other.claim[1] for other in self._book.shares.values() if other.claim and other.claim[0] == claim.namespace
         }
-        for name in claims.pods_of(seen):
-            pod = await self._api.get(f"/api/v1/namespaces/{claim.namespace}/pods/{name}")
+        for user in claims.pods_of(seen):
+            pod = await self._api.get(pod_path(user))
+            if not user.is_of(pod["metadata"]):
+                raise GemletError(
+                    f"the pod {user.namespace}/{user.name} is another now than the one that the claim is reserved for",
+                    hint="wait for the kubelet to end the one before",
+                )
             claims.check_pod(pod, ours | {claim.name}, self._book.host.kept)
-            if name == share.pod.name:  # which its annotations and metrics are by
-                user = msgspec.structs.replace(share.pod, container=claims.container_of(pod, claim.name))
-                share = msgspec.structs.replace(share, pod=user)
+            if user.name == share.pod.name:  # which its annotations and metrics are by
+                named = msgspec.structs.replace(share.pod, container=claims.container_of(pod, claim.name))
+                share = msgspec.structs.replace(share, pod=named)
         opened = await self._book.open(share)
         if self._look_again is not None:  # before the kubelet hears of it, which then starts whatever uses the claim
             await self._look_again(claim.namespace)

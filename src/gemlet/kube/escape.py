@@ -25,7 +25,8 @@ _HOST_CAPABILITIES = {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE"
 _OTHERS_CAPABILITIES = {"SYS_PTRACE"}
 # Which runtimes, and their plugins, take for devices to inject, where they are configured to see a pod's annotations.
 _CHOOSING_ANNOTATIONS = ("io.kubernetes.cri-o.Devices", "devices.crio.io")
-_CHOOSING_DOMAINS = (".cdi.k8s.io", ".nri.io", ".noderesource.dev")  # NVIDIA's own plugin has one below the first
+# NVIDIA's own plugin has one below the first; the last is that of GKE.
+_CHOOSING_DOMAINS = (".cdi.k8s.io", ".nri.io", ".noderesource.dev", ".devices.gke.io")
 
 
 def _parts(path: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import msgspec
 from gemlet.daemon.logs import Limiter
 from gemlet.errors import GemletError
 from gemlet.kube import claims
-from gemlet.kube.api_server import ApiError, place_of
+from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
 from gemlet.kube.device_plugin import error_message
 from gemlet.kube.holders import ENDED
@@ -149,8 +149,7 @@ class PodFollower:
             logger.exception("pod=%s/%s", seen["metadata"]["namespace"], seen["metadata"]["name"])
 
     def _shares_of(self, seen: dict[str, Any]) -> list[Share]:
-        place = place_of(seen)
-        return [share for share in self._book.shares.values() if (share.pod.namespace, share.pod.name) == place]
+        return [share for share in self._book.shares.values() if share.pod.is_of(seen["metadata"])]
 
     async def _apply(self, seen: dict[str, Any]) -> None:
         for share in self._shares_of(seen):

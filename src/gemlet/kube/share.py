@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gemlet.config.rules import MAX_NAME_BYTES
 from gemlet.kube.request import Amounts
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _CLAIM = "claim-"
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """The user of a share, as far as it is known: a claim may have no pod yet, and Allocate does not learn of the
-    pod."""
+    pod. ``uid``: tells it from another of that name; "" where it is not known."""
 
     namespace: str = ""
     name: str = ""
     container: str = ""
+    uid: str = ""
+
+    def is_of(self, meta: Mapping[str, Any]) -> bool:
+        """Whether ``meta`` is the metadata of this pod, and not of one that had its name before it or has it now."""
+        place = (meta.get("namespace"), meta.get("name"))
+        return place == (self.namespace, self.name) and self.uid in ("", meta.get("uid"))
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from gemlet.errors import Refused
@@ -50,3 +52,33 @@ def test_a_share_does_not_take_another_group_over(start_daemon, tmp_path):
     daemon.call("join", group="a", command="x", limits={})
     with pytest.raises(Refused, match="already"):
         daemon.call("share", group="a", limits={}, socket=str(tmp_path / "a.sock"))
+
+
+def test_a_share_that_the_next_daemon_would_not_know_is_refused(start_daemon, tmp_path, monkeypatch):
+    daemon, path = start_daemon(), str(tmp_path / "a.sock")
+    with monkeypatch.context() as disk:
+        disk.setattr("gemlet.whole_file.write", _full)
+        with pytest.raises(Refused, match="No space left"):
+            daemon.call("share", group="a", limits={"memory": 4096}, socket=path)
+    assert daemon.server.groups == {}
+    assert not (tmp_path / "a.sock").exists()
+    daemon.call("share", group="a", limits={"memory": 4096}, socket=path)
+    assert "a" in daemon.endpoint.state.read_text()
+
+
+def test_a_change_of_a_share_that_cannot_be_written_is_refused(start_daemon, tmp_path, monkeypatch):
+    daemon, path = start_daemon(), str(tmp_path / "a.sock")
+    daemon.call("share", group="a", limits={"memory": 8192}, socket=path)
+    with monkeypatch.context() as disk:
+        disk.setattr("gemlet.whole_file.write", _full)
+        with pytest.raises(Refused, match="No space left"):
+            daemon.call("share", group="a", limits={"memory": 4096}, socket=path)
+        assert daemon.server.groups["a"]["memory"] == 8192, "what is in force is what the next daemon will have"
+        daemon.call("share", group="a", limits={"memory": 8192}, socket=path)
+    daemon.stop()
+    (tmp_path / "a.sock").unlink(missing_ok=True)
+    assert start_daemon().server.groups["a"]["memory"] == 8192
+
+
+def _full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")

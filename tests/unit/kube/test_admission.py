@@ -407,6 +407,7 @@ def test_an_init_container_has_no_share_of_its_own():
         "cdi-devices.nri.io/container.c0",
         "cdi-devices.noderesource.dev",
         "devices.noderesource.dev/pod",
+        "devices.gke.io/container.c0",  # GKE's plugin of containerd
         "io.kubernetes.cri-o.Devices",
         "devices.crio.io",
     ],

@@ -72,7 +72,8 @@ class Setup:
         containers = [{"name": "sidecar", "env": [{"name": "LD_PRELOAD", "value": "its.so"}]}, self.container]
         containers = self.more.get("containers", []) + containers
         spec = {**self.more, "containers": containers}
-        return {"metadata": {"name": pod.name, "annotations": self.annotations}, "spec": spec}
+        meta = {"namespace": pod.namespace, "name": pod.name, "uid": f"uid-{pod.name}", "annotations": self.annotations}
+        return {"metadata": meta, "spec": spec}
 
     @contextlib.asynccontextmanager
     async def running(self, *resources):

@@ -44,9 +44,15 @@ def allocated(uid, *devices, name=None, pods=("p",), memory="16Gi", compute="25"
     }
 
 
-def pod(*claims):
+def named(pod, name):
+    return pod | {"metadata": pod["metadata"] | {"name": name, "uid": name}}
+
+
+def pod(*claims, uid="p"):
     names = [{"name": claim, "resourceClaimName": claim} for claim in claims]
-    return {"spec": {"resourceClaims": names, "containers": [{"name": "c", "resources": {"claims": names}}]}}
+    meta = {"namespace": "default", "name": "p", "uid": uid}
+    spec = {"resourceClaims": names, "containers": [{"name": "c", "resources": {"claims": names}}]}
+    return {"metadata": meta, "spec": spec}
 
 
 class Setup:
@@ -66,7 +72,7 @@ class Setup:
         self.api.objects[claim_path("default", claim["metadata"]["name"])] = claim
         for entry in claim["status"].get("reservedFor", []):
             path = f"/api/v1/namespaces/default/pods/{entry['name']}"
-            self.api.objects.setdefault(path, pod(claim["metadata"]["name"]))
+            self.api.objects.setdefault(path, named(pod(claim["metadata"]["name"]), entry["name"]))
 
     @contextlib.asynccontextmanager
     async def running(self):
@@ -236,6 +242,15 @@ async def test_a_container_that_would_leave_its_share_is_refused(setup, kubelet)
     answers = await kubelet.prepare(("u1", "u1"))
     assert "spec.containers[0].env[LD_PRELOAD]" in answers["u1"].error
     assert not cdi.share_ids(setup.node.cdi)
+
+
+@scenario
+async def test_a_claim_is_not_prepared_for_a_pod_by_what_another_of_its_name_says(setup, kubelet):
+    """The one before, whose specification nobody may ask for any more, would have started in the share."""
+    setup.put(allocated("u1"))
+    setup.api.objects["/api/v1/namespaces/default/pods/p"] = pod("u1", uid="another")
+    assert "is another now" in (await kubelet.prepare(("u1", "u1")))["u1"].error
+    assert setup.node.leftovers() == []
 
 
 @scenario

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from gemlet.errors import GemletError
@@ -111,6 +112,16 @@ class TestFollower:
         assert not follower._suspects
         run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+    @pytest.mark.parametrize("step", ["_end", "_apply"])
+    def test_what_is_late_of_a_pod_is_not_done_to_the_next_of_its_name(self, node, run, step):
+        """An end waits for those before it, and for a daemon: the share of the next pod was closed."""
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        share = fakes.slot_share()
+        run(node.book.open(msgspec.structs.replace(share, pod=msgspec.structs.replace(share.pod, uid="next"))))
+        before = dict(node.daemon.opened)
+        run(getattr(follower, step)(fakes.seen_pod(compute_limit="80")))
+        assert node.daemon.opened == before
 
     def test_a_pod_that_ends_while_it_is_looked_at_withholds_nothing(self, node, run):
         api = fakes.FollowedApi()

@@ -62,6 +62,16 @@ class TestReaper:
             run(node.book.open(share))
             run(looker.look())
 
+    def test_another_pod_of_the_name_keeps_no_share(self, node, run):
+        share = fakes.slot_share()
+        run(node.book.open(msgspec.structs.replace(share, pod=msgspec.structs.replace(share.pod, uid="u1"))))
+        api = fakes.FakeApi()
+        next_one = {"metadata": {"uid": "u2"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
+        api.objects["/api/v1/namespaces/default/pods/p"] = next_one
+        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        run(looker.look())
+        assert run(looker.look()) == [share.id]
+
     def test_a_clock_that_is_set_back_keeps_no_share(self, node, run):
         share = msgspec.structs.replace(fakes.slot_share(), opened=reaper.time.time() + 3600)
         run(node.book.open(share))
