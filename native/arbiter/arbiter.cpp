@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "arbiter/arbiter_state.hpp"
+#include "arbiter/counters.hpp"
 
 namespace gemlet::arbiter {
 namespace {
@@ -59,7 +60,7 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
     for (Lease& lease : leases.all()) {
         if (!lease.overdue || !lease.runs()) continue;
         const Nanoseconds most = clock - lease.deadline - grace;  // until then they had to wait for it
-        lease.given = std::clamp<Nanoseconds>(work_beside(*lease.client) - lease.others, 0, most);
+        lease.given = std::clamp<Nanoseconds>(growth(work_beside(*lease.client), lease.others), 0, most);
     }
     leases.charge(clock);
     expire(clock);
@@ -273,7 +274,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, std::min(lease->end, now), now);
     s.unpark(*client);
     std::erase(group.members, client);
-    if (client->sm >= 1.0) s.work_of_gone += client->seen.work();
+    if (client->sm >= 1.0) s.work_of_gone = sum_of(s.work_of_gone, client->seen.work());
     s.clients.erase(id);
     ++s.changes;
     s.recount(group);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "arbiter/counters.hpp"
 #include "arbiter/gangs.hpp"
 
 namespace gemlet::arbiter {
@@ -78,7 +79,7 @@ bool Gangs::spent(const Gang& gang) const {
 
 Nanoseconds Gangs::work(const Gang& gang) {
     Nanoseconds sum = 0;
-    for (const Member& member : gang.members) sum += member.seen.work;
+    for (const Member& member : gang.members) sum = sum_of(sum, member.seen.work);
     return sum;
 }
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "arbiter/counters.hpp"
+
 namespace gemlet::arbiter {
 namespace {
 
@@ -273,7 +275,7 @@ void Gangs::end_slots(Nanoseconds now) {
             }
         }
         if (gang.phase != Gang::Phase::kFinishing) continue;
-        const bool drained = this->drained(gang), got_on = work(gang) > gang.work;
+        const bool drained = this->drained(gang), got_on = growth(work(gang), gang.work) > 0;
         if (drained || got_on) gang.hangs = false;
         const Nanoseconds limit = gang.until + (gang.hangs ? p_.slack : p_.finish);
         if (!drained && now < limit && !host_is_late(gang, now)) continue;

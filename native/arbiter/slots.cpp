@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "arbiter/arbiter_state.hpp"
+#include "arbiter/counters.hpp"
 
 namespace gemlet::arbiter {
 namespace {
@@ -150,7 +151,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
             a.look_at = std::min(a.look_at, late);
     }
     for (const Client* client : group->members) {
-        a.work += client->seen.work();
+        a.work = sum_of(a.work, client->seen.work());
         a.launches += client->seen.launches();
         a.clients += client->lately;
         a.at_rest += client->at_rest;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "arbiter/arbiter_state.hpp"
+#include "arbiter/counters.hpp"
 
 namespace gemlet::arbiter {
 namespace {
@@ -230,7 +231,7 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
 Nanoseconds Arbiter::State::work_beside(const Client& client) const {
     Nanoseconds work = work_of_gone;
     for (const auto& [id, other] : clients)
-        if (other.get() != &client && other->sm + client.sm > kFull) work += other->seen.work();
+        if (other.get() != &client && other->sm + client.sm > kFull) work = sum_of(work, other->seen.work());
     return work;
 }
 
@@ -243,7 +244,7 @@ Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) co
     if (late <= 0 || !leases.followed(lease)) return drained;
     Nanoseconds others = std::abs(late - turns) < p.hardware_turn / 3 ? turns : 0;
     if (late >= grace)  // its host may have been late to see it
-        others = std::max({others, lease.given, work_beside(*lease.client) - lease.others});
+        others = std::max({others, lease.given, growth(work_beside(*lease.client), lease.others)});
     return std::max(lease.end, drained - others);
 }
 

@@ -264,3 +264,19 @@ def test_what_a_job_does_in_the_slots_of_others_it_pays_for() -> None:
         pair.until(pair.now / MS + 1)
     assert beside > 10
     assert ran / seconds / 1000 == pytest.approx(0.25, abs=0.05)
+
+
+def test_work_that_clients_claim_without_bound_is_added_up() -> None:
+    """Two such claims were more than a time can be: undefined, and under `make sanitize` the end of the daemon."""
+    pair, first, second = end_of_a_slot()
+    for device in pair.devices:
+        for client in (first, second):
+            device.arbiter.progress(client, native.NEVER, 2**64 - 1)
+        for client in (8, 9):  # beside them, one of which leaves
+            device.arbiter.add_client(client, device.arbiter.set_group("others", pair.now), pair.now)
+            device.arbiter.progress(client, native.NEVER)
+        device.arbiter.remove_client(9, pair.now)
+    for device in (0, 1):
+        pair.stop(device, first, 0.0, drained=True)
+        pair.request(device, first)
+    assert all(second in device.deadlines for device in pair.devices)
