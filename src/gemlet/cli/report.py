@@ -40,9 +40,11 @@ def command(socket: str | None, *, group: str, since: float, output: str, simula
     with connect(address.candidates(socket, simulate=simulate)) as daemon:
         found = ask(daemon, group, since)
     if found is None:
+        where = " --simulate" if simulate else ""
         raise Refused(
             f"group {group} had no program in that time",
-            hint=f"look further back with `gemlet report {group} --since 7d`, or see the names with `gemlet status`",
+            hint=f"look further back with `gemlet report {group} --since 7d{where}`, "
+            f"or see the names with `gemlet status{where}`",
         )
     if output == "json":
         click.echo(json.dumps(msgspec.to_builtins(found), indent=2))

@@ -88,6 +88,8 @@ def check_escape(
         _check_settings(container, where, host_processes=host_processes)
         for mount in container.get("volumeMounts") or []:
             _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
+        for block in container.get("volumeDevices") or []:
+            _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_trees)
 
 
 def is_counted(container: Mapping[str, Any]) -> bool:

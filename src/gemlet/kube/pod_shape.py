@@ -49,12 +49,17 @@ class _Mount(msgspec.Struct):
     readOnly: bool | None = None  # noqa: N815
 
 
+class _Block(msgspec.Struct):
+    devicePath: Text  # noqa: N815
+
+
 class _Container(msgspec.Struct):
     name: Text
     env: list[_Named] | None = None
     resources: _Resources | None = None
     securityContext: _Security | None = None  # noqa: N815
     volumeMounts: list[_Mount] | None = None  # noqa: N815
+    volumeDevices: list[_Block] | None = None  # noqa: N815
 
 
 class _HostPath(msgspec.Struct):

@@ -237,6 +237,11 @@ def mounted(path, **volume):
         ],
         (*mounted("/opt/gemlet", emptyDir={}), r"volumeMounts\[/opt/gemlet\].*elsewhere"),
         (*mounted("/opt", emptyDir={}), "elsewhere"),
+        (
+            {"volumeDevices": [{"name": "v", "devicePath": "/run/gemlet/gemlet.sock"}]},
+            {"volumes": [{"name": "v"}]},
+            r"volumeDevices\[/run/gemlet/gemlet.sock\].*elsewhere",
+        ),
         (*mounted("/run/gemlet/x", emptyDir={}), "elsewhere"),
         (*mounted("/etc/ld.so.preload", emptyDir={}), "elsewhere"),
         (*mounted("/var/run/nvidia-container-devices/all", emptyDir={}), "chooses GPUs"),
