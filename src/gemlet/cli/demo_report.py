@@ -100,6 +100,6 @@ def verdict(found: list[GroupResult], *, simulated: bool) -> str:
         )
     furthest = max(abs(result.share - result.min) for result in found)
     return (
-        f"Three programs shared {where} as promised, none further off than {furthest:.1%} of it on average; together they did "
-        f"{total(found):.1%} of the work one does alone."
+        f"Three programs shared {where} as promised, none further off than {furthest:.1%} of it on average; "
+        f"together they did {total(found):.1%} of the work one does alone."
     )
