@@ -21,6 +21,7 @@ from bench.report import Report
 from bench.runner import Bench
 from gemlet import paths
 from gemlet.devices.mps import PROGRAM, control_of, process
+from tests import simulated
 
 B = TypeVar("B", bound=Bench)
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,9 +34,7 @@ needs_mps = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    if not (SIM / "libcuda.so.1").exists():
-        pytest.skip("the simulated driver is not built: make native")
-    return Machine(simulate=True, workdir=tmp_path_factory.mktemp("machine"))
+    return simulated.machine(tmp_path_factory.mktemp("machine"))
 
 
 def made(kind: type[B], machine: Machine, seconds: float, path: Path) -> B:
@@ -188,8 +187,7 @@ def test_gaiagpus_parts_are_kept(machine: Machine, tmp_path: Path, capsys: pytes
 def test_the_timeline_explains_its_worst_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not (SIM / "libcuda.so.1").exists():
-        pytest.skip("the simulated driver is not built: make native")
+    simulated.need_driver()
     options = ["--simulate", "--cases", "75/25:1000", "--repeat", "2", "--seconds", "1.5", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["timeline.py", *options])
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -207,8 +205,7 @@ def test_the_timeline_explains_its_worst_second(
 
 
 def test_memory_that_moves(tmp_path: Path) -> None:
-    if not (SIM / "libcuda.so.1").exists():
-        pytest.skip("the simulated driver is not built: make native")
+    simulated.need_driver()
     chosen = "link,one_way,fits,ninety,dead"
     options = ["--simulate", "--only", chosen, "--seconds", "16", "--capacity-gib", "0.25", "--out", str(tmp_path)]
     done = subprocess.run(

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
 
 from cuda.bindings import driver as cu
-
-PTX = b""".version 6.0
-.target sm_52
-.address_size 64
-.visible .entry spin(.param .u64 ns) { ret; }
-\0"""
-
-
-def check(result: tuple) -> object:  # type: ignore[type-arg]
-    error, *values = result
-    if error != cu.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(error)
-    return values[0] if len(values) == 1 else values
+from cuda_calls import check, kernel, launch, load
 
 
 def work(number: int) -> None:
@@ -28,12 +15,12 @@ def work(number: int) -> None:
     check(cu.cuInit(0))
     device = number % 2
     check(cu.cuCtxSetCurrent(check(cu.cuDevicePrimaryCtxRetain(device))))
-    module = check(cu.cuModuleLoadData(PTX))
-    spin = check(cu.cuModuleGetFunction(module, b"spin"))
+    module = load()
+    spin = kernel(module, "spin")
     stream = check(cu.cuStreamCreate(1))
     memory = check(cu.cuMemAlloc(1 << 20))
     for launched in range(1, 31):
-        check(cu.cuLaunchKernel(spin, 132, 1, 1, 128, 1, 1, 0, stream, ((20_000,), (ctypes.c_uint64,)), 0))
+        launch(spin, stream, 20_000)
         if launched % 10 == 0:
             check(cu.cuStreamSynchronize(stream))
     check(cu.cuMemFree(memory))

@@ -7,21 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from gemlet import paths
-from tests import scenarios
-from tests.scenarios import Machine
+from tests import scenarios, simulated
 from tests.waiting import eventually
 
 GIB, MIB = 1 << 30, 1 << 20
 
 
 def test_one_program_on_two_devices(tmp_path: Path) -> None:
-    if not (Path(paths.lib_dir()) / "sim/libcuda.so.1").exists():
-        pytest.skip("the simulated driver is not built: make native")
-    machine = Machine(simulate=True, workdir=tmp_path)
-    machine.env["GEMLET_SIM_DEVICES"] = "2"
+    machine = simulated.machine(tmp_path, devices=2)
     with scenarios.Sharing(machine) as sharing:
         sharing.group("both", memory=4 * GIB)
         program = subprocess.Popen(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gemlet import paths
-from tests import scenarios
-from tests.scenarios import Machine
+from tests import scenarios, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from tests.scenarios import Machine
 
 STEPS = 60
 LIMIT = 240  # seconds; a deadlock would last for ever
@@ -24,11 +24,7 @@ PATIENCE_NS = 10**12
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    if not (Path(paths.lib_dir()) / "sim/libcuda.so.1").exists():
-        pytest.skip("the simulated driver is not built: make native")
-    machine = Machine(simulate=True, workdir=tmp_path)
-    machine.env["GEMLET_SIM_DEVICES"] = "3"
-    return machine
+    return simulated.machine(tmp_path, devices=3)
 
 
 @pytest.fixture

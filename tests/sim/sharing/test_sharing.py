@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from gemlet import paths
-from tests import scenarios
-from tests.scenarios import Machine
+from tests import scenarios, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.scenarios import Machine
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 T = TypeVar("T")
@@ -21,9 +20,7 @@ TRIES = 3  # the machine that runs the tests has two cores and other things to d
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    if not (Path(paths.lib_dir()) / "sim/libcuda.so.1").exists():
-        pytest.skip("the simulated driver is not built: make native")
-    return Machine(simulate=True, workdir=tmp_path_factory.mktemp("machine"))
+    return simulated.machine(tmp_path_factory.mktemp("machine"))
 
 
 def best(measure: Callable[[], T], good: Callable[[T], bool]) -> T:

@@ -9,21 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from gemlet import paths
-from tests import scenarios
-from tests.scenarios import Machine
+from tests import scenarios, simulated
 
 LIMIT = 240  # seconds
 ROUNDS = 3
 
 
 def test_threads_start_at_the_same_moment(tmp_path: Path) -> None:
-    if not (Path(paths.lib_dir()) / "sim/libcuda.so.1").exists():
-        pytest.skip("the simulated driver is not built: make native")
-    machine = Machine(simulate=True, workdir=tmp_path)
-    machine.env["GEMLET_SIM_DEVICES"] = "2"
+    machine = simulated.machine(tmp_path, devices=2)
     program = [sys.executable, str(Path(__file__).parent / "starts.py"), "6"]
     with scenarios.Sharing(machine) as sharing:
         sharing.group("a", gang="auto")
