@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.mps import ROOT, ControlDaemon
 from bench.windows import Completed
+from gemlet import paths
 from gemlet.config.quantities import exact_percent
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class Sharing:
     def env(self, group: str) -> dict[str, str]:
         env = dict(self.machine.env)
         # What is preloaded into this process, such as a sanitizer's runtime, is into its programs, too.
-        env["LD_PRELOAD"] = ":".join(filter(None, [str(self.machine.lib / "libgemhook.so.1"), env.get("LD_PRELOAD")]))
+        env["LD_PRELOAD"] = paths.prepended(str(self.machine.lib / paths.HOOK_LIBRARY), env.get("LD_PRELOAD", ""))
         env["GEMLET_SOCKET"] = str(self.dir / "s")
         env["GEMLET_GROUP"] = group
         if self.machine.mps and self.fractions.get(group, 1.0) < 1:

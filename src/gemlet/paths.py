@@ -39,6 +39,11 @@ def hook_path() -> str:
     return path
 
 
+def prepended(path: str, present: str) -> str:
+    """``path`` before what a variable such as LD_PRELOAD has already, and once only."""
+    return os.pathsep.join([path, *(entry for entry in present.split(os.pathsep) if entry and entry != path)])
+
+
 def injected_dir() -> str:
     """Directory with the `sitecustomize` that watches for PyTorch, absolute."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), INJECTED)

@@ -196,5 +196,4 @@ def _prepended(path: str, present: str) -> str:
             f"{path} has a colon or a space in its name, which the dynamic loader cannot read",
             hint="install gemlet elsewhere, or set GEMLET_LIB_DIR to a copy of its _lib directory",
         )
-    rest = [entry for entry in present.split(os.pathsep) if entry and entry != path]
-    return os.pathsep.join([path, *rest])
+    return paths.prepended(path, present)

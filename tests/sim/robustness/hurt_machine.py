@@ -80,7 +80,7 @@ class Machine:
         kept |= {"LD_LIBRARY_PATH": paths.sim_dir(), "GEMLET_SIM_DIR": str(self.folder / "machine")}
         if group is not None:
             # What is preloaded into this process, such as a sanitizer's runtime, is into its programs, too.
-            preload = ":".join(filter(None, [paths.hook_path(), os.environ.get("LD_PRELOAD")]))
+            preload = paths.prepended(paths.hook_path(), os.environ.get("LD_PRELOAD", ""))
             kept |= {"LD_PRELOAD": preload, "GEMLET_SOCKET": self.socket, "GEMLET_GROUP": group}
         return kept | changes
 

@@ -35,8 +35,7 @@ def start_again_as_whole(module: str) -> None:
             " compute wrong results",
             hint=f"set {MULTIPROCESSORS} to UUID=NUMBER for each device, or use another executor",
         )
-    preloaded = [name for name in os.environ.get("LD_PRELOAD", "").split(":") if name and name != preload]
-    os.environ["LD_PRELOAD"] = ":".join([preload, *preloaded])
+    os.environ["LD_PRELOAD"] = paths.prepended(preload, os.environ.get("LD_PRELOAD", ""))
     os.environ |= whole
     os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
