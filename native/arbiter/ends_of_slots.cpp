@@ -26,6 +26,7 @@ bool Gangs::ended(const Gang& gang) const {
 }
 
 uint32_t Gangs::behind(const Gang& gang, const Member& member) {
+    if (member.seen.at_rest == 0) return 0;
     // What clients count is a claim. One that counts down, or starts anew, has submitted nothing since.
     const auto since = [](const Member& each) -> uint32_t {
         const uint64_t before = std::min(each.launches_at_rest, each.seen.launches);
@@ -44,10 +45,9 @@ uint32_t Gangs::behind(const Gang& gang, const Member& member) {
 // already, and no more: they would have to go on for that in turn. Where ranks differ in what they submit, none may
 // seem to be behind; then all that are at rest go on.
 void Gangs::go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const {
-    const bool known = std::any_of(gang.members.begin(), gang.members.end(), [&](const Member& each) {
-        return each.seen.at_rest > 0 && behind(gang, each) > 0;
-    });
-    reservation.submissions = known ? behind(gang, member) : 0;
+    const bool known = std::any_of(gang.members.begin(), gang.members.end(),
+                                   [&](const Member& each) { return behind(gang, each) > 0; });
+    reservation.submissions = behind(gang, member);
     if (!known || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
 }
 
@@ -55,14 +55,14 @@ void Gangs::go_on_for_peers(const Gang& gang, const Member& member, Reservation&
 // when that comes.
 bool Gangs::host_is_late(const Gang& gang, Nanoseconds now) const {
     return stuck(gang, now) && std::any_of(gang.members.begin(), gang.members.end(), [&](const Member& member) {
-               return member.seen.at_rest > 0 && !member.seen.wants && behind(gang, member) > 0;
+               return !member.seen.wants && behind(gang, member) > 0;
            });
 }
 
 // How much it may submit though its gang is out of its slot. What one rank left on its device when the others were
 // stopped takes slices from the next gang, until its peers have submitted the same.
 uint32_t Gangs::catch_up(const Gang& gang, const Member& member, Nanoseconds now) const {
-    const bool may = gang.phase == Gang::Phase::kOut && member.seen.at_rest > 0 && !spent(gang) && stuck(gang, now);
+    const bool may = gang.phase == Gang::Phase::kOut && !spent(gang) && stuck(gang, now);
     return may ? behind(gang, member) : 0;
 }
 

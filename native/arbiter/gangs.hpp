@@ -98,7 +98,8 @@ class Gangs {
     void over(Gang& gang, Nanoseconds now);
     bool stuck(const Gang& gang, Nanoseconds now) const;
     bool ended(const Gang& gang) const;  // its slot, for one of its ranks
-    // How much less it has submitted, since all were at rest, than the peer that has submitted most.
+    // How much less it has submitted, since all were at rest, than the peer that has submitted most. None while
+    // something of it drains.
     static uint32_t behind(const Gang& gang, const Member& member);
     void go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const;
     bool host_is_late(const Gang& gang, Nanoseconds now) const;

@@ -192,8 +192,11 @@ void Arbiter::reserve(const std::vector<Planned>& planned, const Reservation& re
         if (!group) continue;
         double share = 0.0;
         group->catch_up = 0;
-        for (const Planned& each : planned)
-            if (each.group == group->id) share = each.share, group->catch_up = each.catch_up;
+        for (const Planned& each : planned) {
+            if (each.group != group->id) continue;
+            share = each.share;
+            group->catch_up = each.catch_up;
+        }
         s.demand_changed |= (share > 0.0) != (group->planned > 0.0);
         group->planned = share;
     }

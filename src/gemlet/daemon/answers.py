@@ -138,9 +138,9 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "warnings": [
             *_no_device(service),
             *_about_owner(service, entry, peer),
-            *([changed] if changed else []),
+            *_said(changed),
             *_about_memory(service, entry),
-            *_about_slowdown(entry),
+            *_said(request_warnings.slowdown_for_nothing(entry.spec)),
         ],
         "movable": service.movable(entry.spec),
         **_environment(service, request, entry, peer),
@@ -175,22 +175,20 @@ def _about_owner(service: Service, entry: Entry, peer: Peer) -> list[request_war
     return [request_warnings.ruled_by(service.users.name_of(entry.owner), group=entry.spec.name)]
 
 
-def _about_slowdown(entry: Entry) -> list[request_warnings.WarningMessage]:
-    warning = request_warnings.slowdown_for_nothing(entry.spec)
-    return [warning] if warning else []
+def _said(*found: request_warnings.WarningMessage | None) -> list[request_warnings.WarningMessage]:
+    return [warning for warning in found if warning]
 
 
 def _about_memory(service: Service, entry: Entry) -> list[request_warnings.WarningMessage]:
     spec, movable = entry.spec, service.movable(entry.spec)
     largest = max((device.memory_total for device in service.devices.listed()), default=None)
-    found = (
+    return _said(
         request_warnings.memory_for_nothing(
             spec.memory, service.observer.context_size(), group=spec.name, simulated=service.options.simulated
         ),
         request_warnings.memory_beyond_device(spec.memory, largest, movable=movable),
         request_warnings.resident_for_nothing(spec.resident, spec.memory),
     )
-    return [warning for warning in found if warning]
 
 
 def _check_device(service: Service, device: int | None) -> None:
@@ -226,15 +224,16 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
             raise Refused(f"group {request.group} is changed, but not saved: {error}", hint=error.hint) from None
         entry.origin = "configuration"
     _changed(service, "changed", entry.spec.name, peer)
+    given = request.limits.given()
     return {
         "group": entry.spec.name,
         "granted": _limits(entry),
         "saved": saved,
         "mps": service.mps.look().state,
         "warnings": [
-            *([held] if held else []),
-            *(_about_memory(service, entry) if "memory" in request.limits.given() else []),
-            *(_about_slowdown(entry) if "slowdown" in request.limits.given() else []),
+            *_said(held),
+            *(_about_memory(service, entry) if "memory" in given else []),
+            *_said(request_warnings.slowdown_for_nothing(entry.spec) if "slowdown" in given else None),
         ],
     }
 
@@ -243,7 +242,7 @@ def _share(service: Service, request: OpenShare, peer: Peer) -> dict[str, Any]:
     check_administrator(peer, "open a socket for a group")
     _check_device(service, request.device)
     entry = service.open_share(request.group, request.limits, socket=request.socket, device=request.device)
-    service.events.add("granted", time=time.time(), group=entry.spec.name, pid=peer.pid, uid=peer.uid, command="")
+    _tell(service, "granted", entry.spec.name, peer)
     return {
         "group": entry.spec.name,
         "socket": entry.socket,
@@ -260,6 +259,10 @@ def _limits(entry: Entry) -> dict[str, Any]:
 
 def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: str = "") -> None:
     service.remember_groups()
+    _tell(service, kind, group, peer, command=command)
+
+
+def _tell(service: Service, kind: str, group: str, peer: Peer, *, command: str = "") -> None:
     service.events.add(kind, time=time.time(), group=group, pid=peer.pid, uid=peer.uid, command=command)
 
 

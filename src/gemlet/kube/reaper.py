@@ -110,9 +110,8 @@ class Reaper:
         except ApiError as error:
             return error.status != 404
         # One that is being deleted may stay for its finalizers, long after its containers.
-        another = share.pod.uid not in ("", pod["metadata"].get("uid"))  # of the same name
-        ended = another or (pod.get("status") or {}).get("phase") in ENDED or "deletionTimestamp" in pod["metadata"]
-        return not ended and bool(pod["spec"].get("nodeName") == self._node)
+        ended = (pod.get("status") or {}).get("phase") in ENDED or "deletionTimestamp" in pod["metadata"]
+        return share.pod.is_of(pod["metadata"]) and not ended and bool(pod["spec"].get("nodeName") == self._node)
 
     async def _close(self, share: Share) -> bool:
         try:

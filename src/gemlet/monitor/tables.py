@@ -84,13 +84,13 @@ def _headline(status: Status) -> str:
 
 
 def _error_lines(status: Status) -> list[str]:
-    daemon = status.daemon
-    lines = []
-    if daemon and daemon.config_error:
-        lines.append(f"configuration not applied, the last good one holds: {daemon.config_error}")
-    if daemon and daemon.state_error:
-        lines.append(f"a daemon started after a kill would not know these groups: {daemon.state_error}")
-    return lines
+    if status.daemon is None:
+        return []
+    errors = {
+        "configuration not applied, the last good one holds": status.daemon.config_error,
+        "a daemon started after a kill would not know these groups": status.daemon.state_error,
+    }
+    return [f"{what}: {error}" for what, error in errors.items() if error]
 
 
 def rows_of(cells: Sequence[Cells], columns: Sequence[str]) -> list[str]:

@@ -16,6 +16,8 @@ from gemlet.kube.reaper import Reaper
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 
+NAMED = {"namespace": "default", "name": "p"}  # as the apiserver says of each pod
+
 
 class TestReaper:
     def test_a_share_goes_when_the_kubelet_knows_no_holder_twice(self, node, run):
@@ -47,7 +49,7 @@ class TestReaper:
             assert run(looker.look()) == []
         api.get = asked
         for phase in ("Pending", "Running"):
-            api.objects[where] = {"metadata": {}, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
+            api.objects[where] = {"metadata": NAMED, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
             assert run(looker.look()) == []
         going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
         for meta, pod in (
@@ -56,7 +58,7 @@ class TestReaper:
             ({}, {"spec": {"nodeName": "n2"}, "status": {"phase": "Running"}}),
             ({}, {"spec": {}}),
         ):
-            api.objects[where] = {"metadata": meta} | pod
+            api.objects[where] = {"metadata": NAMED | meta} | pod
             run(looker.look())
             assert node.book.shares == {}, pod
             run(node.book.open(share))
@@ -66,7 +68,7 @@ class TestReaper:
         share = fakes.slot_share()
         run(node.book.open(msgspec.structs.replace(share, pod=msgspec.structs.replace(share.pod, uid="u1"))))
         api = fakes.FakeApi()
-        next_one = {"metadata": {"uid": "u2"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
+        next_one = {"metadata": NAMED | {"uid": "u2"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
         api.objects["/api/v1/namespaces/default/pods/p"] = next_one
         looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
         run(looker.look())
