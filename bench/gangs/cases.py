@@ -22,13 +22,13 @@ BUSY = 0.97  # of alone that jobs which leave nothing must do together
 
 @dataclass(frozen=True)
 class Job:
-    """``device``: of a single program; others use all of them."""
+    """``devices``: those that it uses; none: all."""
 
     kind: str
     number: int = 1  # of several of a kind
     min: float = 0.0
     priority: str = "normal"
-    device: int | None = None
+    devices: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -45,7 +45,8 @@ class Case:
     """``busy``: the jobs leave the devices nothing, so what they do together is compared with 1 instead of slicing.
 
     stopped: (job, seconds after the start, for how long) of a rank that is stopped. changing: `gemlet set` gives the
-    first two jobs other minima every half a second.
+    first two jobs other minima every half a second. victims: jobs that work beside them; one rank of each is killed,
+    of every second one after it was stopped for a second.
     """
 
     name: str
@@ -58,6 +59,12 @@ class Case:
     stopped: tuple[int, float, float] | None = None
     changing: bool = False
     shares: tuple[float, ...] = ()  # due to each, in every second
+    victims: tuple[Job, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """How many it needs."""
+        return 1 + max((device for job in self.jobs for device in job.devices), default=1)
 
 
 def pair(kind: str, a: float = 0.0, b: float = 0.0) -> tuple[Job, ...]:
@@ -82,12 +89,21 @@ CASES: dict[str, Case] = {
         ),
         Case(
             "singles", "a DDP job, a saturating program on each device",
-            (Job("ddp-large"), Job("single", 1, device=0), Job("single", 2, device=1)), busy=True,
+            (Job("ddp-large"), Job("single", 1, devices=(0,)), Job("single", 2, devices=(1,))), busy=True,
         ),
         Case("stopped", "a rank of the second job is stopped for 1.5 s", pair("ddp"), stopped=(1, 1.5, 1.5)),
         Case(
             "reduce", "10^5 all-reduces, of each job, while minima change", pair("reduce"), ("gemlet",),
             seconds=30.0, settle=0.0, changing=True,
+        ),
+        Case(
+            "kills", "10^5 all-reduces, of each job, while minima change and ranks of others are stopped and killed",
+            pair("reduce"), ("gemlet",), seconds=30.0, settle=0.0, changing=True,
+            victims=tuple(Job("ddp", number) for number in (1, 2, 3)),
+        ),
+        Case(
+            "crossing", "three generators in CUDA graphs that cross: on devices 0 and 1, 1 and 2, 0 and 2",
+            tuple(Job("tensor-graph", n, devices=on) for n, on in enumerate(((0, 1), (1, 2), (0, 2)), 1)),
         ),
     )
 }  # fmt: skip

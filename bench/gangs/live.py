@@ -55,7 +55,7 @@ class Live:
     options: argparse.Namespace
     client: list[str]
     groups: dict[str, dict[str, str]] = field(default_factory=dict)
-    alone: dict[str, list[Work]] = field(default_factory=dict)
+    alone: dict[tuple[str, int], list[Work]] = field(default_factory=dict)  # by kind and number of devices
     table: list[list[str]] = field(default_factory=list)
     logs: int = 0
     traces: int = 0
@@ -63,6 +63,9 @@ class Live:
 
     def run(self, cases: Sequence[Case]) -> None:
         for number, case in enumerate(cases):
+            if case.devices > self.options.devices:
+                print(f"\n== {case.name}: left out: needs --devices {case.devices}", flush=True)
+                continue
             if not self.budget.allows(STARTING + case.seconds * 2 * len(case.ways), time.monotonic(), case.name):
                 raise Stopped
             print(f"\n== {case.name}: {case.title}", flush=True)
@@ -72,7 +75,7 @@ class Live:
                 self.failed = True
                 self.report.put("failed", {"scenario": case.name, "why": str(error)})
                 print(f"failed: {case.name}: {error}", file=sys.stderr, flush=True)
-            later = {job.name for case in cases[number + 1 :] for job in case.jobs}
+            later = {job.name for case in cases[number + 1 :] for job in (*case.jobs, *case.victims)}
             self.release([key for key in self.pool.programs if key[1] not in later])
 
     def case(self, case: Case) -> None:
@@ -84,7 +87,7 @@ class Live:
         self.ensure([(where, job) for where in places for job in case.jobs if job.kind != "single"], case.seconds)
         print(f"programs are ready after {time.monotonic() - began:.1f} s", flush=True)
         for job in case.jobs:
-            found = self.alone.setdefault(job.kind, [])
+            found = self.alone.setdefault(self.key(job), [])
             while len(found) < 2:
                 found += self.window(case, NATIVE, "alone", [job], case.seconds)
         done: dict[str, list[list[Work]]] = {way: [] for way in ways}
@@ -100,7 +103,10 @@ class Live:
 
     def rate(self, job: Job, case: Case) -> float:
         """Units a second of the job alone."""
-        return median(work.rate(min(case.settle, 1.0), ended(work)) for work in self.alone[job.kind])
+        return median(work.rate(min(case.settle, 1.0), ended(work)) for work in self.alone[self.key(job)])
+
+    def key(self, job: Job) -> tuple[str, int]:
+        return job.kind, len(job.devices) or self.options.devices
 
     def speeds(self, case: Case, works: Sequence[Work]) -> list[float]:
         return [
@@ -110,7 +116,7 @@ class Live:
 
     def together(self, case: Case, repeats: Sequence[Sequence[Work]]) -> float:
         """A job on all devices counts once, a single program by its part of them."""
-        parts = [1 / self.options.devices if job.device is not None else 1.0 for job in case.jobs]
+        parts = [(len(job.devices) or self.options.devices) / self.options.devices for job in case.jobs]
         return median(sum(s * p for s, p in zip(self.speeds(case, works), parts, strict=True)) for works in repeats)
 
     def tell(self, case: Case, way: str, repeats: Sequence[Sequence[Work]]) -> None:
@@ -140,14 +146,40 @@ class Live:
                 for i, job in enumerate(case.jobs)
                 for t in starts(case.settle, ended(works[i]))
             )
-            self.report.add("... off its share in the worst second", off, "<= 0.02")
+            self.report.add("... off its share in the worst second", off, "<= 0.02", note=self.steadiness(case))
         self.table.append([case.name, way, f"{total:.3f}", " + ".join(f"{s:.3f}" for s in speeds),
                            " ".join(f"{w:.2f}" for w in worst), " ".join(f"{s * 1000:.0f}" for s in stalls),
-                           " ".join(sorted(verdicts)), *latencies(case, repeats, self.alone)])  # fmt: skip
+                           " ".join(sorted(verdicts)), *self.latencies(case, repeats)])  # fmt: skip
+
+    def latencies(self, case: Case, repeats: Sequence[Sequence[Work]]) -> list[str]:
+        """Of the first job, if it generates: time per token p50 and p99, over those alone."""
+        if not case.jobs[0].kind.startswith("tensor"):
+            return [""]
+        alone = self.alone[self.key(case.jobs[0])]
+        beside = sorted(gap for works in repeats for gap in gaps(works[0], case.settle))
+        by_itself = sorted(gap for work in alone for gap in gaps(work, case.settle))
+        if not beside or not by_itself:
+            return [""]
+        return [
+            ", ".join(
+                f"{beside[int(q * (len(beside) - 1))] / by_itself[int(q * (len(by_itself) - 1))]:.2f}"
+                for q in (0.5, 0.99)
+            )
+        ]
+
+    def steadiness(self, case: Case) -> str:
+        """How far seconds of the first job alone are from its mean: no share is steadier than that."""
+        job = case.jobs[0]
+        off = max(
+            abs(work.rate(t, t + 1) / work.rate(case.settle, ended(work)) - 1)
+            for work in self.alone[self.key(job)]
+            for t in starts(case.settle, ended(work))
+        )
+        return f"alone, off its own mean in the worst second {off:.3f}"
 
     def answers(self, job: Job, works: Sequence[Work]) -> str:
         """Whether they are those of the job alone; where even these vary, nothing can be said."""
-        reference, *others = (work.digests for work in self.alone[job.kind])
+        reference, *others = (work.digests for work in self.alone[self.key(job)])
         if not all(identical(each, reference) for each in others):
             return "vary alone"
         return "same" if all(identical(work.digests, reference) for work in works) else "DIFFER"
@@ -156,7 +188,8 @@ class Live:
         """Raises RuntimeError, Stopped."""
         if not self.budget.allows(seconds + 2.0, time.monotonic(), f"{case.name}/{way}"):
             raise Stopped
-        self.ensure([(where, job) for job in jobs], seconds)
+        victims = case.victims if way != "alone" else ()
+        self.ensure([(where, job) for job in (*jobs, *victims)], seconds)
         self.prepare(where, way, jobs)
         keys = [(where, job.name) for job in jobs]
         recorded: dict[str, Any] = {}
@@ -166,6 +199,7 @@ class Live:
         overtime = 90.0 if case.changing else 20.0
         done = self.pool.window(keys, seconds, [{} for _ in jobs], overtime, sorted(during, key=lambda each: each[0]))
         self.release([key for key, job in zip(keys, jobs, strict=True) if job.kind == "single"])
+        self.release([(where, job.name) for job in victims], at_once=True)
         text = ", ".join(f"{job.name} {w.rate(0, ended(w)):.1f}/s" for job, w in zip(jobs, done, strict=True))
         print(f"{way:<10}: {text}", flush=True)
         for job, work in zip(jobs, done, strict=True):
@@ -198,6 +232,13 @@ class Live:
                 (at, partial(signal_rank, program, signal.SIGSTOP)),
                 (at + length, partial(signal_rank, program, signal.SIGCONT)),
             ]
+        for number, job in enumerate(case.victims):
+            victim = self.pool.programs[where, job.name]
+            at = 2.0 + 3.0 * number
+            found.append((0.0, partial(victim.order, time.monotonic_ns(), case.seconds, {})))
+            if number % 2:
+                found.append((at - 1.0, partial(signal_rank, victim, signal.SIGSTOP)))
+            found.append((at, partial(signal_rank, victim, signal.SIGKILL)))
         if case.changing and where == GEMLET:
             for step in range(int(case.seconds / EVERY)):
                 found.append((step * EVERY, partial(self.change, jobs, MINIMA[step % len(MINIMA)])))
@@ -224,9 +265,9 @@ class Live:
             asked("set", name, "--min", "0", env=dict(self.env))
             self.groups[name] = {}
 
-    def release(self, keys: Sequence[tuple[str, str]]) -> None:
+    def release(self, keys: Sequence[tuple[str, str]], *, at_once: bool = False) -> None:
         gone = {name for _, name in keys if name in self.groups}
-        self.pool.release(keys)
+        self.pool.release(keys, at_once=at_once)
         for name in gone:
             with contextlib.suppress(RuntimeError):  # it went with its last program
                 asked("set", name, "--min", "0", env=dict(self.env))
@@ -245,12 +286,13 @@ class Live:
         log = self.machine.workdir / f"job-{self.logs}"
         env = dict(self.env if where == GEMLET else self.machine.env)
         units = None
-        devices = ",".join(map(str, range(self.options.devices)))
+        on = job.devices or tuple(range(self.options.devices))
+        devices = ",".join(map(str, on))
         if job.kind == "single":
-            units, devices = log.with_suffix(".units"), str(job.device)
+            units = log.with_suffix(".units")
             command = [*self.client, "--wait", "--seconds", f"{seconds:g}", "--file", str(units)]
         else:
-            ranks = ["--standalone", "--nproc-per-node", str(self.options.devices)]
+            ranks = ["--standalone", "--nproc-per-node", str(len(on))]
             small = ["--device", "cpu", "--tiny"] if self.options.device == "cpu" else []
             command = [
                 self.options.python,
@@ -307,22 +349,6 @@ def longest_pause(work: Work, begin: float) -> float:
     """Seconds in which no unit was completed."""
     times = [t for t in work.times if begin <= t <= work.seconds]
     return max((b - a for a, b in pairwise(times)), default=work.seconds)
-
-
-def latencies(case: Case, repeats: Sequence[Sequence[Work]], alone: Mapping[str, Sequence[Work]]) -> list[str]:
-    """Of the first job, if it generates: time per token p50 and p99, over those alone."""
-    kind = case.jobs[0].kind
-    if not kind.startswith("tensor"):
-        return [""]
-    beside = sorted(gap for works in repeats for gap in gaps(works[0], case.settle))
-    by_itself = sorted(gap for work in alone[kind] for gap in gaps(work, case.settle))
-    if not beside or not by_itself:
-        return [""]
-    return [
-        ", ".join(
-            f"{beside[int(q * (len(beside) - 1))] / by_itself[int(q * (len(by_itself) - 1))]:.2f}" for q in (0.5, 0.99)
-        )
-    ]
 
 
 def gaps(work: Work, begin: float) -> list[float]:
