@@ -199,7 +199,7 @@ class Live:
         overtime = 90.0 if case.changing else 20.0
         done = self.pool.window(keys, seconds, [{} for _ in jobs], overtime, sorted(during, key=lambda each: each[0]))
         self.release([key for key, job in zip(keys, jobs, strict=True) if job.kind == "single"])
-        self.release([(where, job.name) for job in victims], at_once=True)
+        self.release([(where, job.name) for job in victims])
         text = ", ".join(f"{job.name} {w.rate(0, ended(w)):.1f}/s" for job, w in zip(jobs, done, strict=True))
         print(f"{way:<10}: {text}", flush=True)
         for job, work in zip(jobs, done, strict=True):
@@ -265,9 +265,9 @@ class Live:
             asked("set", name, "--min", "0", env=dict(self.env))
             self.groups[name] = {}
 
-    def release(self, keys: Sequence[tuple[str, str]], *, at_once: bool = False) -> None:
+    def release(self, keys: Sequence[tuple[str, str]]) -> None:
         gone = {name for _, name in keys if name in self.groups}
-        self.pool.release(keys, at_once=at_once)
+        self.pool.release(keys)
         for name in gone:
             with contextlib.suppress(RuntimeError):  # it went with its last program
                 asked("set", name, "--min", "0", env=dict(self.env))
