@@ -352,12 +352,11 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
             lease->others = s.work_beside(*client);
         else if (unused)
             lease->given = now - lease->deadline;
-        const Nanoseconds deadline = lease->deadline;
-        const bool caught_up = lease->catches_up;
+        // One that went on for its peers stops when it has submitted what they wait for, whichever slot it is.
+        const bool leaves = reason == StopReason::kDeadline && lease->submissions == 0;
+        if (leaves) client->left_slot = lease->slot;
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
-        // One that goes on after its slot has no deadline that another slot could have.
-        if (reason == StopReason::kDeadline && !s.reservation.over && !caught_up) client->stopped_for = deadline;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
         // jump at every hand-over.
         client->group->lingers_until = cut ? now + s.p.quantum_min : now;

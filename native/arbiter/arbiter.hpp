@@ -147,7 +147,8 @@ struct Attendance {
 
 // Until when one device is whose. Gangs run in slots of their own, and nobody who takes turns with them beside.
 struct Reservation {
-    GroupId gang = 0;  // 0: no gang's
+    GroupId gang = 0;   // 0: no gang's
+    uint64_t slot = 0;  // its number; each slot has another
     Nanoseconds until = kNever;
     bool over = false;  // what is in flight drains
     // ... and only goes on if clients that have nothing in flight submit what it waits for; how many may.

@@ -49,11 +49,11 @@ struct Client {
     bool at_rest = true;        // nothing of it drains; as of the last attend()
     Observation seen;
     Standing standing;
-    Nanoseconds stopped_for = 0;  // the deadline for which it stopped last
-    double speed = -1.0;          // against alone, averaged over the last second or so; below 0: unknown
-    Lease* lease = nullptr;       // that runs; valid in observe() only
-    bool by_right = false;        // its parked token stays while others of a lower class hold theirs
-    uint64_t unparked_for = 0;    // serial of the lease for which its parked token was taken away, and when
+    uint64_t left_slot = 0;     // the last slot of its gang whose end it stopped for
+    double speed = -1.0;        // against alone, averaged over the last second or so; below 0: unknown
+    Lease* lease = nullptr;     // that runs; valid in observe() only
+    bool by_right = false;      // its parked token stays while others of a lower class hold theirs
+    uint64_t unparked_for = 0;  // serial of the lease for which its parked token was taken away, and when
     Nanoseconds unparked_at = 0;
 
     bool exclusive() const { return standing.exclusive(); }

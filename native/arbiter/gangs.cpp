@@ -244,6 +244,7 @@ void Gangs::account(Device& device, bool is_free, double time) const {
 
 void Gangs::begin(Gang& gang, Nanoseconds until, double due, bool fills) {
     gang.phase = Gang::Phase::kIn;
+    gang.slot = ++slots_;
     gang.until = until;
     gang.due = due;
     gang.fills = fills;
@@ -270,6 +271,8 @@ void Gangs::end_slots(Nanoseconds now) {
             } else if (now >= gang.until || ended(gang)) {
                 // Ranks find at different steps that the next one ends too late. The first one to stop says so while
                 // its last step still runs, in time for its peers not to begin another, which would wait for it.
+                // Who comes next has the time that is left, if it is long.
+                gang.cuts |= !nearly(gang.until, now);
                 gang.phase = Gang::Phase::kFinishing;
                 gang.until = std::min(gang.until, now);
             }
@@ -414,6 +417,7 @@ bool Gangs::tell(Nanoseconds now) {
                     {member.seen.group, std::max(gang.share, kLeastShare), catch_up(gang, member, now)});
                 if (gang.phase == Gang::Phase::kOut) continue;
                 reservation.gang = member.seen.group;
+                reservation.slot = gang.slot;
                 reservation.over = gang.phase == Gang::Phase::kFinishing;
                 if (reservation.over && !gang.hangs && stuck(gang, now)) go_on_for_peers(gang, member, reservation);
                 reservation.until = reservation.over ? gang.until + p_.finish : gang.until;

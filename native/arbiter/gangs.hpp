@@ -56,9 +56,10 @@ class Gangs {
         double due = 0.0;     // ns of the present one that it is still charged for
         // Its slot: out of it, in it, or past its end with work in flight.
         enum class Phase : uint8_t { kOut, kIn, kFinishing } phase = Phase::kOut;
+        uint64_t slot = 0;  // its number
         Nanoseconds until = 0;
         Nanoseconds served = 0;  // when its last slot ended
-        bool cuts = false;       // others' slots ended for its own
+        bool cuts = false;       // others' slots ended for its own, or its own ended early
         bool fills = false;      // nobody else wanted the time: its slot ends when somebody does
         Nanoseconds work = 0;    // completed before its slot
         bool hangs = false;  // in its last slot it completed nothing and did not drain: a peer does not run at all
@@ -139,6 +140,7 @@ class Gangs {
     std::vector<Entry> table_;  // of the present cycle, those that have not begun
     Nanoseconds cycle_end_ = 0;
     Nanoseconds accounted_ = 0;
+    uint64_t slots_ = 0;  // that have begun
     bool plan_anew_ = false;
     bool told_ = false;    // a device has slots
     bool changed_ = true;  // devices, or what is tied

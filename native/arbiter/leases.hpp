@@ -56,6 +56,7 @@ struct Lease {
     // Co-running.
     Why why = Why::kShares;    // its client does not share the device
     bool slotted = false;      // it ran in a slot of its gang, whose other clients here ran beside it
+    uint64_t slot = 0;         // ... that ends it, and its number
     uint32_t submissions = 0;  // it goes on after its slot, for so many that its peers wait for ...
     bool catches_up = false;   // ... in the slot of others: in nobody's way, and nobody is in its way
     bool sliced = false;       // it co-ran with some that must stop now, or must stop itself

@@ -28,9 +28,9 @@ bool Arbiter::State::drains(const Client& client) const {
                        [&](const Lease& lease) { return lease.client == &client && !lease.runs(); });
 }
 
-// Whether the slot under way has ended for it, be it a little early.
+// Whether the slot under way has ended for it: what it would submit next ends too late.
 bool Arbiter::State::ended(const Client& client) const {
-    return client.stopped_for >= reservation.until - p.quantum_min / 2;
+    return reservation.slot > 0 && client.left_slot == reservation.slot;
 }
 
 // Whether it may begin to run, as far as slots are concerned.

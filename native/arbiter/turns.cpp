@@ -159,6 +159,7 @@ void Arbiter::State::update_terms(Nanoseconds now) {
 void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     const bool known = lease.sent == Lease::Sent::kTerms || lease.sent == Lease::Sent::kRevoked;
     if (known && now >= lease.deadline) return;  // it is stopping already
+    if (lease.slotted && lease.group->id == reservation.gang && !reservation.over) lease.slot = reservation.slot;
     contenders.clear();
     for (const Group* g : around.asking) {
         if (lease.slotted && !policy->may_interrupt(*g, *lease.group, now)) continue;

@@ -168,6 +168,53 @@ def test_a_slot_ends_for_all_ranks_when_it_ends_for_the_first() -> None:
     assert second in pair.devices[1].deadlines
 
 
+def test_the_time_that_a_slot_does_not_use_is_the_next_jobs() -> None:
+    """Before, the slot began anew without the rank that had left it, and all devices were idle until it was over."""
+    pair = Pair()
+    first, second = (1, 2) if 1 in pair.devices[0].deadlines else (2, 1)
+    pair.until(5)
+    assert pair.devices[0].deadlines[first] > 20
+    pair.stop(0, first, 0.4, drained=False)
+    pair.stop(1, first, 0.4, drained=False, reason="revoked")
+    for device in (0, 1):
+        pair.request(device, first)
+        pair.drained(device, first)
+    for device in (0, 1):
+        assert pair.devices[device].deadlines[second] > 20
+    end = min(device.deadlines[second] for device in pair.devices)
+    pair.until(end)
+    for device in (0, 1):
+        pair.stop(device, second, 0.1, drained=True)
+    for device in (0, 1):
+        assert first in pair.devices[device].deadlines
+
+
+def test_a_rank_that_stopped_when_no_slot_was_to_end_has_its_later_slots() -> None:
+    """It had seen an end that was lifted meanwhile. Before, it had left all slots to come, and its peer waited for it
+    on the device in each of them."""
+    pair = Pair()
+    first, second = (1, 2) if 1 in pair.devices[0].deadlines else (2, 1)
+    pair.until(5)
+    for each in pair.devices:
+        each.arbiter.remove_client(second, pair.now)
+    pair.settle()
+    assert pair.devices[1].deadlines[first] == native.NEVER / MS
+    pair.stop(1, first, 0.0, drained=True)
+    for each in pair.devices:
+        each.arbiter.add_client(second, each.arbiter.set_group(f"job{second}", pair.now), pair.now)
+        each.arbiter.request(second, pair.now)
+    pair.request(1, first)
+    ran = 0
+    for _ in range(400):
+        for number, device in enumerate(pair.devices):
+            for client in [client for client, end in device.deadlines.items() if end <= pair.now / MS]:
+                pair.stop(number, client, 0.0, drained=True)
+                pair.request(number, client)
+        pair.until(pair.now / MS + 1)
+        ran += all(each.deadlines.get(first, 0.0) > pair.now / MS for each in pair.devices)
+    assert ran > 150
+
+
 def apart(*counts: int) -> tuple[Pair, int]:
     """At the end of its slot a job's ranks have submitted so much, 500 and 620 of which they had done when they last
     were at rest; the first waits on its device, the second has nothing in flight."""
