@@ -22,14 +22,18 @@
 //                                                   what the one before it adds
 //   client alloc     [--count N]                    cuMemAlloc + cuMemFree of 4 KiB, ns per pair
 //   client link      --memory-mib M                 GB/s between pinned memory and the device; ms per GiB to pin it
+//   client leave     --kernel-us U --scale S [--threads T] [--how queued|busy|waiting|thread]
+//                                                   T threads launch for --seconds, then the program exits without a
+//                                                   wait: queued: after the last launch; busy: while they launch;
+//                                                   waiting: while a thread waits; thread: by a thread's exit()
 //   client heartbeat [--rate HZ] [--threshold-us U] how late a thread on each CPU wakes up; no GPU
 //   client uuid                                     of device 0, in hexadecimal
 // clang-format on
 //
 // calibrate says what to give as --scale and --blocks (the latter when a program may see fewer multiprocessors).
-// work, latency, burst, fill and heartbeat take [--seconds T] [--wait] [--file PATH]. With --wait they say "ready"
-// and read from stdin when to begin. A line of PATH: ns since then, ns of work completed so far, ns since it was to
-// begin (latency, burst); of fill: ns since then, bytes held; of heartbeat: ns since the start, ns late, CPU.
+// work, latency, burst, fill, leave and heartbeat take [--seconds T] [--wait] [--file PATH]. With --wait they say
+// "ready" and read from stdin when to begin. A line of PATH: ns since then, ns of work completed so far, ns since it
+// was to begin (latency, burst); of fill: ns since then, bytes held; of heartbeat: ns since the start, ns late, CPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -88,6 +92,10 @@ Options parse(int argc, char** argv) {
             o.depth = std::atoi(value);
         else if (key == "--count")
             o.count = std::atoi(value);
+        else if (key == "--threads")
+            o.threads = std::atoi(value);
+        else if (key == "--how")
+            o.how = value;
         else if (key == "--shape")
             o.shape = value;
         else if (key == "--stream")
@@ -223,6 +231,7 @@ int main(int argc, char** argv) {
     if (o.mode == "alloc") return allocations(o);
     if (o.mode == "heartbeat") return heartbeat(o);
     if (o.mode == "link") return carry(o);
-    std::fprintf(stderr, "usage: client calibrate|work|latency|burst|launch|alloc|heartbeat|link [options]\n");
+    if (o.mode == "leave") return leave(o);
+    std::fprintf(stderr, "usage: client calibrate|work|latency|burst|launch|alloc|heartbeat|link|leave [options]\n");
     return 2;
 }

@@ -84,10 +84,14 @@ Program::Program(const Options& o) : o_(o), scale_(o.scale) {
     if (o.stream == "thread") stream_ = CU_STREAM_PER_THREAD;
 }
 
-void Program::launch(double us) {
+CUresult Program::try_launch(double us) {
     auto ns = uint64_t(us * 1000);
     void* parameters[] = {&ns, &scale_, &out_};
-    CHECK(cuLaunchKernel(spin_, grid_, 1, 1, block_, 1, 1, 0, stream_, parameters, nullptr));
+    return cuLaunchKernel(spin_, grid_, 1, 1, block_, 1, 1, 0, stream_, parameters, nullptr);
+}
+
+void Program::launch(double us) {
+    CHECK(try_launch(us));
 }
 
 void Program::launch_and_pause() {

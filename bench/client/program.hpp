@@ -15,13 +15,13 @@ uint64_t now_ns();  // CLOCK_MONOTONIC
 void sleep_until(uint64_t ns);
 
 struct Options {
-    std::string mode, shape = "large", stream = "own", file;
+    std::string mode, shape = "large", stream = "own", file, how = "queued";
     double kernel_us = 100, seconds = 5, rate = 100, threshold_us = 1000;
     uint64_t scale = 0, seed = 1;
     uint64_t memory_mib = 0, rewrite_mib = 0;
     double cpu = 0, phase = 1, gap_us = 0, dead = 0;
     unsigned blocks = 0;  // of a kernel; 0: as many as the shape says
-    int batch = 10, depth = 4, count = 100'000, marks = 1, kernels = 1;
+    int batch = 10, depth = 4, count = 100'000, marks = 1, kernels = 1, threads = 1;
     bool graph = false, wait = false;
 };
 
@@ -42,6 +42,7 @@ class Program {
   public:
     explicit Program(const Options& o);
 
+    CUresult try_launch(double us);
     void launch(double us);
     void launch_and_pause();  // one kernel, then --gap-us on the host: a program bound by its launches
     using Launch = decltype(&cuLaunchKernel);
@@ -75,3 +76,4 @@ int burst(const Options& o);
 int fill(const Options& o);
 int heartbeat(const Options& o);
 int carry(const Options& o);
+int leave(const Options& o);
