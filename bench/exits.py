@@ -9,6 +9,7 @@ Each way to end is taken by ``--count`` programs with the hook and as many witho
     torch     PyTorch, returns with work queued        rank      the same under DistributedDataParallel with NCCL, and
                                                                  threads of the loader of data
 
+First notes what the driver answers in each handler that runs at a program's exit, so when it is torn down.
 Counts exit statuses other than 0; what has not ended after a minute counts as hung. The part `failures` of the result
 has the last words of each. A program that dies in a thread of the hook says nothing, since such a thread blocks
 signals; one that dies elsewhere names the thread.
@@ -96,6 +97,16 @@ class Leaving:
         work = ["--kernel-us", kernel, *self._scale, "--seconds", seconds]
         return [str(self._machine.client), "leave", *CLIENT[kind], *work]
 
+    def order(self) -> None:
+        """Notes when the driver is torn down: what it answers (0: success) in each handler at a program's exit."""
+        command = [str(self._machine.client), "leave", "--how", "order", "--kernel-us", "100", *self._scale]
+        for hooked in (False, True):
+            env = self._sharing.env(GROUPS[0]) if hooked else self._machine.env
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HUNG_S, check=False)
+            answers = [line.removeprefix("order: ") for line in done.stderr.splitlines() if line.startswith("order: ")]
+            self._report.put("order", {"hook": hooked, "status": status(done.returncode), "answers": answers})
+            print(f"{'with' if hooked else 'without'} the hook, at exit: {'; '.join(answers)}", flush=True)
+
     def batch(self, kind: str, jobs: int, *, hooked: bool, tally: Tally) -> None:
         """Runs ``jobs`` programs at once to their end."""
         began = time.monotonic()
@@ -168,6 +179,7 @@ def main() -> int:
                 sharing.group(group, min=0.5)
             leaving = Leaving(machine, sharing, report, options.seed)
             failed = 0
+            leaving.order()
             for number, kind in enumerate(kinds):
                 # What one kind leaves of its part is the next ones'.
                 now = time.monotonic()

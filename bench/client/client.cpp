@@ -22,10 +22,11 @@
 //                                                   what the one before it adds
 //   client alloc     [--count N]                    cuMemAlloc + cuMemFree of 4 KiB, ns per pair
 //   client link      --memory-mib M                 GB/s between pinned memory and the device; ms per GiB to pin it
-//   client leave     --kernel-us U --scale S [--threads T] [--how queued|busy|waiting|thread]
+//   client leave     --kernel-us U --scale S [--threads T] [--how queued|busy|waiting|thread|order]
 //                                                   T threads launch for --seconds, then the program exits without a
 //                                                   wait: queued: after the last launch; busy: while they launch;
-//                                                   waiting: while a thread waits; thread: by a thread's exit()
+//                                                   waiting: while a thread waits; thread: by a thread's exit(); order: says what the
+//                                                   driver answers in each of the handlers that run at exit
 //   client heartbeat [--rate HZ] [--threshold-us U] how late a thread on each CPU wakes up; no GPU
 //   client uuid                                     of device 0, in hexadecimal
 // clang-format on

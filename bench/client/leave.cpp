@@ -36,12 +36,38 @@ void watch_signals() {
     for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE}) sigaction(number, &action, nullptr);
 }
 
+// What the driver answers while the program ends: its number in each handler, in the order in which these run.
+void say_answer(const char* when) {
+    std::fprintf(stderr, "order: %s: %d\n", when, int(cuCtxSynchronize()));
+}
+
+bool asked_for_order = false;
+
+[[gnu::destructor]] void at_destructors() {
+    if (asked_for_order) say_answer("destructor of the program");
+}
+
+int order(const Options& o) {
+    asked_for_order = true;
+    std::atexit([] { say_answer("handler from before cuInit"); });
+    CHECK(cuInit(0));
+    std::atexit([] { say_answer("handler from after cuInit"); });
+    CUdevice device = 0;
+    CUcontext context = nullptr;
+    CHECK(cuDevicePrimaryCtxRetain(&context, device));
+    std::atexit([] { say_answer("handler from after the first context"); });
+    Program p(o);
+    p.launch(o.kernel_us);
+    std::exit(0);
+}
+
 }  // namespace
 
 int leave(const Options& o) {
     const bool goes_on = o.how == "busy", waits = o.how == "waiting", by_thread = o.how == "thread";
+    if (o.how == "order") return order(o);
     if (!goes_on && !waits && !by_thread && o.how != "queued") {
-        std::fprintf(stderr, "client: --how is queued, busy, waiting or thread\n");
+        std::fprintf(stderr, "client: --how is queued, busy, waiting, thread or order\n");
         return 2;
     }
     watch_signals();
