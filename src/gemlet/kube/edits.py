@@ -67,6 +67,11 @@ def share_directory(shares: str, share_id: str) -> str:
     return f"{shares}/{share_id}"
 
 
+def withheld_mark(shares: str, share_id: str) -> str:
+    """The file that says to the next agent, and to people, that no container may start in a share."""
+    return f"{share_directory(shares, share_id)}/withheld"
+
+
 def container_edits(
     hook: str, directory: str, *, group: str | None = None, strict: bool = False, own_path: bool = False
 ) -> Edits:

@@ -58,9 +58,30 @@ class FakeDaemon:
         self._ask()
         return set(self.opened)
 
+    async def status(self) -> dict[str, Any]:
+        self._ask()
+        return {"devices": []}
+
     def _ask(self) -> None:
         if self.down:
             raise DaemonUnreachable("no daemon at api.sock", hint="start one")
+
+
+class Stuck:
+    """A directory of which ``monkeypatch`` makes that no file can be removed, root or not, until ``mended``."""
+
+    def __init__(self, directory: Path, monkeypatch: Any) -> None:
+        self.mended = False
+        self.tries = 0
+        unlink = Path.unlink
+
+        def tried(path: Path, missing_ok: bool = False) -> None:
+            if path.parent == directory and not self.mended:
+                self.tries += 1
+                raise OSError(30, "Read-only file system", str(path))
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", tried)
 
 
 class FakeApi:

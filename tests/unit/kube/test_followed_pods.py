@@ -89,6 +89,17 @@ class TestFollower:
         run(node.book.open(fakes.claim_share("u1")))
         assert len(cdi.share_ids(node.cdi)) == 2, "what is closed is forgotten"
 
+    def test_a_share_that_cannot_be_withheld_is_not_said_to_be(self, node, run, monkeypatch, caplog):
+        api = fakes.FollowedApi()
+        run(node.book.open(fakes.claim_share("u1")))
+        fakes.Stuck(node.cdi, monkeypatch)
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        run(applied(PodFollower(api, node.book, "n1"), hostile))
+        ((_, event),) = api.created
+        assert "no container starts" not in event["message"]
+        assert "claim-u1 cannot be withheld from new containers" in event["message"]
+        assert "share=claim-u1 not withheld from pod=default/hostile" in caplog.text
+
     def test_a_pod_that_was_there_before_its_claim_was_a_share_is_checked(self, node, run):
         """It may name its node itself, or come with the pod for which the claim is prepared; the kubelet starts it in
         the share of that one without a word."""
