@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from gemlet.errors import DaemonError, DaemonUnreachable, GemletError, Refused
 from gemlet.kube import cdi, checkpoint, names
+from gemlet.kube.daemon_link import terms
 from gemlet.kube.edits import Edits, Host, share_directory, share_edits, withheld_mark
 from gemlet.kube.quantity import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
 
+    from gemlet.kube.daemon_link import Terms
     from gemlet.kube.inventory import Gpu
     from gemlet.kube.request import Amounts
     from gemlet.kube.share import Share
@@ -50,7 +52,7 @@ class Daemon(Protocol):
 
     async def open(self, share: Share, socket: str, *, device: int | None) -> None: ...
     async def remove(self, group: str) -> None: ...
-    async def shares(self) -> set[str]: ...
+    async def shares(self) -> Mapping[str, Terms]: ...
 
 
 class ShareBook:
@@ -210,7 +212,7 @@ class ShareBook:
 
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
-        return await self._daemon.shares() - {share.group for share in self.shares.values()}
+        return set(await self._daemon.shares()) - {share.group for share in self.shares.values()}
 
     async def restore(self) -> None:
         """Makes everything be as the book says, and removes what it knows nothing of. Raises `DaemonError`, OSError."""
@@ -237,13 +239,14 @@ class ShareBook:
         # must be alone with the file until it ends.
         await asyncio.shield(asyncio.ensure_future(self._write(self._changes)))
 
-    def incomplete(self, groups: set[str]) -> bool:
-        """Whether `restore` has something to do, the daemon having ``groups``."""
+    def incomplete(self, groups: Mapping[str, Terms]) -> bool:
+        """Whether `restore` has something to do, the daemon having ``groups``: also where one is promised something
+        else, as after `gemlet set`, or by a daemon that found an older file of its own."""
         claims = {share.id for share in self.shares.values() if share.claim is not None}
         with_file, files = claims - self._withheld.keys(), cdi.share_ids(self._cdi)
-        known = {share.group for share in self.shares.values()}
+        wanted = {share.group: terms(share, self._device(share)) for share in self.shares.values()}
         return bool(
-            not (known <= groups if self.unaccounted else known == groups)
+            not (wanted.items() <= groups.items() if self.unaccounted else wanted == groups)
             or self._unsure
             or self.not_withheld()
             or any(self._mark(share_id).exists() for share_id in with_file)
@@ -270,12 +273,15 @@ class ShareBook:
     def _mark(self, share_id: str) -> Path:
         return Path(withheld_mark(self.host.shares, share_id))
 
+    def _device(self, share: Share) -> int | None:
+        single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
+        return single.index if single else None
+
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240
         if share.id in self._withheld:  # first: that the daemon answers is not needed for it
             self._withhold(share.id)
-        single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
-        device = single.index if single else None
+        device = self._device(share)
         try:
             await self._daemon.open(share, self.socket(share.id), device=device)
         except Refused:

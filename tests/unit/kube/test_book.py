@@ -226,11 +226,38 @@ def test_everything_is_back_after_a_reboot(node, run):
     node.shares.mkdir()
     node.daemon.opened.clear()
     after = node.restart()
-    assert after.incomplete(set())
+    assert after.incomplete({})
     run(after.restore())
     assert set(node.daemon.opened) == {"default/u1", "default/u2"}
     assert cdi.share_ids(node.cdi) == {"claim-u1", "claim-u2"}
-    assert not after.incomplete(set(node.daemon.opened))
+    assert not after.incomplete(run(node.daemon.shares()))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"min": 0.2},
+        {"max": 1.0},
+        {"memory": 80 * fakes.GIB},
+        {"resident": 0},
+        {"priority": "latency"},
+        {"device": None},
+    ],
+    ids=str,
+)
+def test_a_group_with_other_limits_than_the_book_s_gets_those(node, run, changed):
+    """Of a daemon that found an older file of its own, or of `gemlet set`: it was for the rest of the pod's life."""
+    run(node.book.open(fakes.claim_share("u1")))
+    run(node.book.open(fakes.claim_share("u2")))
+    wanted = run(node.daemon.shares())
+    assert not node.book.incomplete(wanted)
+    node.daemon.terms["default/u1"] = wanted["default/u1"]._replace(**changed)
+    for unaccounted in (set(), {"claim-u0"}):
+        node.book.unaccounted = unaccounted
+        assert node.book.incomplete(run(node.daemon.shares()))
+    run(node.book.restore())
+    assert run(node.daemon.shares()) == wanted
+    assert not node.book.incomplete(wanted)
 
 
 def test_shares_that_the_book_does_not_know_are_removed(node, run):
@@ -341,23 +368,23 @@ def test_a_change_that_fails_late_is_taken_back_everywhere(node, run, monkeypatc
     with pytest.raises(DaemonUnreachable):
         run(node.book.change(wanted))
     assert node.daemon.opened["default/u1"][0].limit == 100
-    assert node.book.incomplete(set(node.daemon.opened))
+    assert node.book.incomplete(run(node.daemon.shares()))
     run(node.book.restore())
     assert node.daemon.opened["default/u1"][0] == before.amounts
-    assert not node.book.incomplete(set(node.daemon.opened))
+    assert not node.book.incomplete(run(node.daemon.shares()))
     run(node.book.catch_up())
     assert checkpoint.load(node.path / "checkpoint.json").shares == [before, other]
 
 
 def test_a_directory_that_is_nobodys_is_found(node, run):
     run(node.book.open(fakes.claim_share()))
-    assert not node.book.incomplete(set(node.daemon.opened))
+    assert not node.book.incomplete(run(node.daemon.shares()))
     (node.shares / "slot-1").mkdir()
     (node.shares / "slot-2").symlink_to(node.path)
     (node.shares / "slot-3").touch()
-    assert node.book.incomplete(set(node.daemon.opened))
+    assert node.book.incomplete(run(node.daemon.shares()))
     run(node.book.restore())
-    assert not node.book.incomplete(set(node.daemon.opened))
+    assert not node.book.incomplete(run(node.daemon.shares()))
 
 
 def test_a_change_that_fails_changes_nothing(node, run):
@@ -606,6 +633,7 @@ class TestFilesThatCannotBeRemoved:
         run(node.book.open(fakes.claim_share()))
         cdi.path_of(node.cdi, "claim-u0").write_text("{}")
         node.daemon.opened["default/u0"] = (fakes.amounts(), "", None)
+        node.daemon.terms["default/u0"] = node.daemon.terms["default/u1"]
         stuck = fakes.Stuck(node.cdi, monkeypatch)
         for _ in range(2):
             assert node.book.incomplete(run(node.daemon.shares()))

@@ -75,7 +75,7 @@ class TestFollower:
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
         assert "env[LD_PRELOAD]" in event["message"]
-        assert not node.book.incomplete(set(node.daemon.opened)), "it is not put back"
+        assert not node.book.incomplete(run(node.daemon.shares())), "it is not put back"
         run(node.book.restore())
         run(node.book.open(fakes.claim_share("u1")))
         assert cdi.share_ids(node.cdi) == {"claim-u2"}
@@ -225,7 +225,7 @@ class TestFollower:
             node.restart()
             run(node.book.restore())
             assert cdi.share_ids(node.cdi) == {"claim-u2"}
-            assert not node.book.incomplete(set(node.daemon.opened))
+            assert not node.book.incomplete(run(node.daemon.shares()))
             api = fakes.FollowedApi()
             api.objects["/api/v1/pods"] = {"items": pods}
             run(PodFollower(api, node.book, "n1")._follow())
@@ -255,7 +255,7 @@ class TestFollower:
         monkeypatch.setattr(cdi, "write", tried)
         run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert len(cdi.share_ids(node.cdi)) == 2
-        assert node.book.incomplete(set(node.daemon.opened))
+        assert node.book.incomplete(run(node.daemon.shares()))
         run(node.book.restore())
         assert len(cdi.share_ids(node.cdi)) == 3
 
