@@ -17,7 +17,7 @@ from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
 from gemlet.kube import api_server, host, http_pages, inventory, placement, slices
 from gemlet.kube.book import NotWithheld, ShareBook
 from gemlet.kube.daemon_link import DaemonLink
-from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
+from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
 from gemlet.kube.http_pages import Page
@@ -137,11 +137,14 @@ class Agent:
                 self._book.gpus = {gpu.uuid: gpu for gpu in found}
                 nodes = {gpu.uuid: gpu.node for gpu in found if gpu.node is not None}
                 self._book.host = replace(self._book.host, nodes={**self._book.host.nodes, **nodes})
+                if (known := self._gpus.with_(found)) != self._gpus.all:
+                    for resource in self._resources:
+                        check_list(resource, known)
                 await self._gpus.set(found)
                 told = ""
             except DeviceError as error:
                 if str(error) != told:  # a node without GPUs says it once
-                    logger.error("devices: %s", error)
+                    logger.error("devices: %s%s", error, f"; {error.hint}" if error.hint else "")
                     told = str(error)
                 await self._gpus.set([])
             self._looked.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -40,6 +41,40 @@ def test_a_node_without_gpus_says_so_once_and_offers_nothing(run, tmp_path, monk
     run(scenario())
     assert caplog.text.count("NVML cannot be used") == 1
     assert one._gpus.all == []
+
+
+def test_a_node_whose_units_the_kubelet_would_not_take_says_so_and_offers_nothing(run, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(agent, "INVENTORY_SECONDS", 0.01)
+    monkeypatch.setattr(agent.NvmlInventory, "devices", lambda _: [])
+    name = "GPU-00000000-0000-0000-0000-0000000000{:02x}"
+    found = [
+        dataclasses.replace(fakes.GPUS[0], index=each, uuid=name.format(each), memory=288 * fakes.GIB)
+        for each in range(16)
+    ]
+    monkeypatch.setattr(agent.inventory, "read", lambda: found)
+    options = agent.AgentOptions(
+        node="n1", endpoint=address.explicit(tmp_path), api=None, directory=tmp_path, face="units", oversubscribe=8
+    )
+    one = agent.Agent(options, None)
+    watching, *others = one.tasks()
+    for other in others:
+        other.close()
+
+    async def scenario():
+        task = asyncio.create_task(watching)
+        await one._looked.wait()
+        assert one._gpus.all == []
+        assert len(one._book.gpus) == 16, "shares that there are stay what they are"
+        one._looked.clear()
+        monkeypatch.setattr(agent.inventory, "read", lambda: found[:8])
+        while not one._gpus.all:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(scenario())
+    assert caplog.text.count("does not take a list of 147456 gemlet.dev/memory-units") == 1
+    assert "offer the memory of this node fewer times" in caplog.text
 
 
 def test_a_lost_gpu_costs_no_other_share_and_one_that_comes_late_is_told_of(run, tmp_path, monkeypatch):
