@@ -150,6 +150,12 @@ def test_commands_in_the_agents_container_find_the_directories_of_the_values(cha
         assert "default/train" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("access", "allowed"), [("simulated", True), ("runtime", False), ("cdi", False)])
+def test_pods_among_the_host_s_processes_are_admitted_for_simulated_gpus_only(chart, access, allowed):
+    pod = by_kind(render(chart, {"gpuAccess": access}), "Deployment")["spec"]["template"]["spec"]
+    assert ("--allow-host-pid" in pod["containers"][0]["args"]) is allowed
+
+
 def test_the_daemons_configuration_is_one_it_reads(chart, tmp_path):
     file = tmp_path / "gemlet.toml"
     file.write_text(by_kind(render(chart, {}), "ConfigMap")["data"]["gemlet.toml"])

@@ -169,6 +169,7 @@ def agent(
 @click.option(
     "--keep", type=DIRECTORY, multiple=True, help="A directory of the nodes that no pod with a share may mount"
 )
+@click.option("--allow-host-pid", is_flag=True, help="Admit pods with a share and hostPID, as simulated GPUs need it")
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
@@ -183,6 +184,7 @@ def webhook(
     plain_compute: int,
     plain_memory: int | None,
     keep: tuple[Path, ...],
+    allow_host_pid: bool,
     address: str,
     port: int,
     kubeconfig: Path | None,
@@ -212,6 +214,7 @@ def webhook(
             gpu_memory=int(gpu_memory * oversubscribe) if gpu_memory is not None else None,
             slots_per_gpu=slots,
             kept=tuple(map(str, keep)),
+            host_pid=allow_host_pid,
         ),
         defaults=Defaults(gpu_memory=gpu_memory, compute=plain_compute, memory=plain_memory),
         address=address,

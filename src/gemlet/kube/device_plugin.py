@@ -146,7 +146,8 @@ class Allocations:
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
         seen = await self._pods(pod)
-        check_counted(seen, pod.container, self.book.host.kept)
+        host = self.book.host
+        check_counted(seen, pod.container, host.kept, host_pid=host.host_pid)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
         group = group_name(pod.namespace, pod.name, pod.container)
         user = msgspec.structs.replace(pod, uid=seen["metadata"].get("uid", ""))

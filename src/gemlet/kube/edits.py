@@ -61,6 +61,11 @@ class Host:
     preload_file: str | None = None
     kept: tuple[str, ...] = ()
 
+    @property
+    def host_pid(self) -> bool:
+        """Whether pods with a share may be among the host's processes: the simulated driver knows them by those ids."""
+        return self.access == "simulated"
+
 
 def share_directory(shares: str, share_id: str) -> str:
     """The directory of one share, on the host."""

@@ -183,7 +183,7 @@ class PodFollower:
     def _trouble(self, seen: dict[str, Any], ours: set[str]) -> BadRequest | None:
         """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can."""
         try:
-            claims.check_pod(seen, ours, self._book.host.kept)
+            claims.check_pod(seen, ours, self._book.host.kept, host_pid=self._book.host.host_pid)
         except BadRequest as error:
             return error
         return None

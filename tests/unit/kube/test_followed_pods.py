@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import msgspec
 import pytest
@@ -88,6 +89,18 @@ class TestFollower:
         run(node.book.close("claim-u1"))
         run(node.book.open(fakes.claim_share("u1")))
         assert len(cdi.share_ids(node.cdi)) == 2, "what is closed is forgotten"
+
+    def test_a_share_is_withheld_from_pods_among_the_host_s_processes_but_for_simulated_gpus(self, node, run):
+        """By /proc/PID/root a container's root reaches the files of all others, their shares' sockets among them."""
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        seen = claiming_pod("curious", "u1")
+        seen["spec"]["hostPID"] = True
+        run(applied(follower, seen))
+        assert node.book.withheld() == {"claim-u1"}
+        node.book.host = dataclasses.replace(node.book.host, access="simulated")
+        run(applied(follower, seen))
+        assert node.book.withheld() == set()
 
     def test_a_share_that_cannot_be_withheld_is_not_said_to_be(self, node, run, monkeypatch, caplog):
         api = fakes.FollowedApi()
