@@ -78,11 +78,34 @@ def test_the_check_of_schemas_finds_mistakes(chart):
         ({"admission": {"plainGpu": {"memory": "16"}}}, "memory"),
         ({"failedGpus": "Evict"}, "failedGpus"),
         ({"kubeletDirectory": "var/lib/kubelet"}, "kubeletDirectory"),
+        ({"imagePullSecrets": ["registry"]}, "imagePullSecrets"),
+        ({"agent": {"tolerations": ["nvidia.com/gpu"]}}, "tolerations"),
+        ({"agent": {"tolerations": [{"key": "gpu", "operator": "exists"}]}}, "operator"),
+        ({"agent": {"nodeSelector": {"gpu": True}}}, "nodeSelector"),
+        ({"agent": {"affinity": {"nodeAffinty": {}}}}, "affinity"),
+        ({"agent": {"resources": {"limits": {"memory": "lots"}}}}, "memory"),
+        ({"admission": {"podSelector": {"matchLabels": {"a": "b"}}}}, "podSelector"),
+        ({"monitoring": {"labels": {"release": 1}}}, "labels"),
     ],
 )
 def test_wrong_values_are_refused_by_name(chart, values, word):
     with pytest.raises(helm.HelmError, match=word):
         chart.validate_schema(chart.merge_values(values))
+
+
+def test_right_values_are_taken(chart):
+    given = {
+        "imagePullSecrets": [{"name": "registry"}],
+        "agent": {
+            "nodeSelector": {"gpu": "true"},
+            "tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute"}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}},
+            "resources": {"requests": {"cpu": 0.5, "memory": "1.5Gi"}, "limits": {"memory": 268435456, "cpu": "1e3"}},
+        },
+        "admission": {"podSelector": {"app.kubernetes.io/part-of": "training"}},
+        "monitoring": {"labels": {"release": "prometheus"}},
+    }
+    chart.validate_schema(chart.merge_values(given))
 
 
 def test_claims_are_the_choice_only_where_they_can_take_parts_of_a_device(tmp_path):
