@@ -96,6 +96,10 @@ def test_what_a_share_is_promised_is_said_as_it_was_told(start_daemon, tmp_path)
         for each, device in ((share, None), (msgspec.structs.replace(share, amounts=Amounts(**_plain(compute))), 0)):
             asyncio.run(link.open(each, str(tmp_path / f"{number}.sock"), device=device))
             assert asyncio.run(link.shares())[share.group] == terms(each, device)
+    nothing = Amounts(memory=0, compute=0, limit=1)  # of units before the kubelet knows their container
+    units = Share(id="u", group="units-1", gpus=("GPU-1",), granted=nothing, amounts=nothing)
+    asyncio.run(link.open(units, str(tmp_path / "u.sock"), device=0))
+    assert asyncio.run(link.shares())["units-1"] == terms(units, 0)
     daemon.call("set", group="default/1", limits={"max": 0.9})
     assert asyncio.run(link.shares())["default/1"].max == 0.9
 
