@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import trustme
 
 helm = pytest.importorskip("helm_python", reason="`make chart-test` installs Helm")
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make chart-test` installs the schemas")
@@ -22,6 +23,7 @@ from gemlet.cli import main  # noqa: E402
 from gemlet.cli.daemon import command as daemon  # noqa: E402
 from gemlet.cli.kube import agent, unused, webhook  # noqa: E402
 from gemlet.kube import checkpoint, metrics  # noqa: E402
+from gemlet.kube.api_server import SERVICE_ACCOUNT, in_cluster  # noqa: E402
 from tests.chart.rendering import by_kind, check_lint, check_schemas, render  # noqa: E402
 from tests.unit.kube import fakes  # noqa: E402
 
@@ -76,11 +78,34 @@ def test_the_check_of_schemas_finds_mistakes(chart):
         ({"admission": {"plainGpu": {"memory": "16"}}}, "memory"),
         ({"failedGpus": "Evict"}, "failedGpus"),
         ({"kubeletDirectory": "var/lib/kubelet"}, "kubeletDirectory"),
+        ({"imagePullSecrets": ["registry"]}, "imagePullSecrets"),
+        ({"agent": {"tolerations": ["nvidia.com/gpu"]}}, "tolerations"),
+        ({"agent": {"tolerations": [{"key": "gpu", "operator": "exists"}]}}, "operator"),
+        ({"agent": {"nodeSelector": {"gpu": True}}}, "nodeSelector"),
+        ({"agent": {"affinity": {"nodeAffinty": {}}}}, "affinity"),
+        ({"agent": {"resources": {"limits": {"memory": "lots"}}}}, "memory"),
+        ({"admission": {"podSelector": {"matchLabels": {"a": "b"}}}}, "podSelector"),
+        ({"monitoring": {"labels": {"release": 1}}}, "labels"),
     ],
 )
 def test_wrong_values_are_refused_by_name(chart, values, word):
     with pytest.raises(helm.HelmError, match=word):
         chart.validate_schema(chart.merge_values(values))
+
+
+def test_right_values_are_taken(chart):
+    given = {
+        "imagePullSecrets": [{"name": "registry"}],
+        "agent": {
+            "nodeSelector": {"gpu": "true"},
+            "tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute"}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}},
+            "resources": {"requests": {"cpu": 0.5, "memory": "1.5Gi"}, "limits": {"memory": 268435456, "cpu": "1e3"}},
+        },
+        "admission": {"podSelector": {"app.kubernetes.io/part-of": "training"}},
+        "monitoring": {"labels": {"release": "prometheus"}},
+    }
+    chart.validate_schema(chart.merge_values(given))
 
 
 def test_claims_are_the_choice_only_where_they_can_take_parts_of_a_device(tmp_path):
@@ -148,6 +173,36 @@ def test_commands_in_the_agents_container_find_the_directories_of_the_values(cha
     for arguments in (["status", "--node"], ["kube", "shares"]):
         assert main.run(arguments) == 0
         assert "default/train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["dra", "device-plugin"])
+def test_only_what_asks_the_apiserver_has_a_token(chart, mode, tmp_path):
+    objects = render(chart, {"mode": mode})
+    pod = by_kind(objects, "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    (volume,) = [each for each in pod["volumes"] if "projected" in each]
+    mounts = {
+        container["name"]: [mount for mount in container["volumeMounts"] if mount["name"] == volume["name"]]
+        for container in pod["containers"]
+    }
+    assert mounts["daemon"] == []
+    (mount,) = mounts["agent"]
+    assert (mount["mountPath"], mount["readOnly"]) == (str(SERVICE_ACCOUNT), True)
+    token, authority = volume["projected"]["sources"]
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    access = in_cluster("10.0.0.1", "443", tmp_path)
+    assert {access.token.name, access.authority.name} == {
+        token["serviceAccountToken"]["path"],
+        authority["configMap"]["items"][0]["path"],
+    }
+    webhook_pod = by_kind(objects, "Deployment")["spec"]["template"]["spec"]
+    assert webhook_pod.get("automountServiceAccountToken", True) is (mode == "dra"), "it makes templates there"
+
+
+@pytest.mark.parametrize(("access", "allowed"), [("simulated", True), ("runtime", False), ("cdi", False)])
+def test_pods_among_the_host_s_processes_are_admitted_for_simulated_gpus_only(chart, access, allowed):
+    pod = by_kind(render(chart, {"gpuAccess": access}), "Deployment")["spec"]["template"]["spec"]
+    assert ("--allow-host-pid" in pod["containers"][0]["args"]) is allowed
 
 
 def test_the_daemons_configuration_is_one_it_reads(chart, tmp_path):

@@ -78,6 +78,12 @@ def test_every_object_fits_the_schemas_of_its_releases(chart, values, versions):
         ({"options": ["--watch", "models"]}, "options"),
         ({"tls": {"certificates": "secret"}}, "secret"),
         ({"replica": 2}, "replica"),
+        ({"environment": {"A": "b"}}, "environment"),
+        ({"environment": [{"name": "A", "value": 1}]}, "value"),
+        ({"models": {"volume": {"emptyDir": {}, "hostPath": {}}}}, "volume"),
+        ({"tls": {"issuer": {"reference": "company"}}}, "issuer"),
+        ({"tolerations": [{"keys": "gpu"}]}, "tolerations"),
+        ({"labels": {"team": 1}}, "labels"),
     ],
 )
 def test_wrong_values_are_refused_by_name(chart, values, word):

@@ -93,3 +93,26 @@ def test_values_that_the_document_names_are_there(name):
             place = place.get(key)
         found.add(word)
     assert len(found) >= 3, found
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_schema_says_of_every_list_and_map_what_is_in_it(name):
+    """Else a wrong value is found by the apiserver, in the middle of an upgrade."""
+    free = {"global", "nodeAffinity", "podAffinity", "podAntiAffinity", "valueFrom"}  # Kubernetes' own, and Helm's
+
+    def incomplete(schema, place):
+        if schema.get("type") == "array" and "items" not in schema:
+            yield place
+        if schema.get("type") == "object" and "additionalProperties" not in schema and place[-1] not in free:
+            yield place
+        if isinstance(schema.get("additionalProperties"), dict):
+            yield from incomplete(schema["additionalProperties"], (*place, "*"))
+        if "items" in schema:
+            yield from incomplete(schema["items"], (*place, "[]"))
+        for kind in ("properties", "definitions"):
+            for key, value in schema.get(kind, {}).items():
+                yield from incomplete(value, (*place, key))
+
+    schema = json.loads((CHARTS[name] / "values.schema.json").read_text())
+    found = [place for place in incomplete(schema, (name,)) if place[-2:] != ("volume", "*")]
+    assert not found

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 FACES = ("slots", "units", "dra")
 DIRECTORY = click.Path(path_type=Path)
 STATE_DIRECTORY = "/var/lib/gemlet"
+CDI = "/var/run/cdi"
 SHARES_DIRECTORY_ENV = "GEMLET_KUBE_SHARES_DIRECTORY"  # of the option of `gemlet kube shares`
+CDI_DIRECTORY = click.option("--cdi-directory", type=DIRECTORY, default=CDI, show_default=True)
 OVERSUBSCRIBE = click.option(
     "--oversubscribe",
     type=click.FloatRange(1, 8),
@@ -81,7 +83,7 @@ def command() -> None:
     help="Directory of shares, hook and checkpoint",
 )
 @click.option("--kubelet-directory", type=DIRECTORY, default="/var/lib/kubelet", show_default=True)
-@click.option("--cdi-directory", type=DIRECTORY, default="/var/run/cdi", show_default=True)
+@CDI_DIRECTORY
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of /metrics and /healthz")
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
 @options.simulate
@@ -167,6 +169,7 @@ def agent(
 @click.option(
     "--keep", type=DIRECTORY, multiple=True, help="A directory of the nodes that no pod with a share may mount"
 )
+@click.option("--allow-host-pid", is_flag=True, help="Admit pods with a share and hostPID, as simulated GPUs need it")
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
@@ -181,6 +184,7 @@ def webhook(
     plain_compute: int,
     plain_memory: int | None,
     keep: tuple[Path, ...],
+    allow_host_pid: bool,
     address: str,
     port: int,
     kubeconfig: Path | None,
@@ -210,6 +214,7 @@ def webhook(
             gpu_memory=int(gpu_memory * oversubscribe) if gpu_memory is not None else None,
             slots_per_gpu=slots,
             kept=tuple(map(str, keep)),
+            host_pid=allow_host_pid,
         ),
         defaults=Defaults(gpu_memory=gpu_memory, compute=plain_compute, memory=plain_memory),
         address=address,
@@ -224,9 +229,10 @@ def webhook(
 
 @command.command(short_help="List the shares of this node by pod")
 @click.option("--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="The agent's directory")
+@CDI_DIRECTORY
 @options.output("table", "json")
 @click.pass_obj
-def shares(socket: str | None, *, directory: Path, output: str) -> None:
+def shares(socket: str | None, *, directory: Path, cdi_directory: Path, output: str) -> None:
     """List the shares of this node by pod: what each was given, and what it uses.
 
     \b
@@ -235,7 +241,7 @@ def shares(socket: str | None, *, directory: Path, output: str) -> None:
 
     `gemlet status --node` is the same.
     """
-    show_shares(directory, output, socket)
+    show_shares(directory, output, socket, cdi_directory)
 
 
 @command.command(name="unused", short_help="Fail while a pod of the cluster has a share")
@@ -266,14 +272,15 @@ def unused(kubeconfig: Path | None) -> None:
         )
 
 
-def show_shares(directory: Path, output: str, socket: str | None) -> None:
+def show_shares(directory: Path, output: str, socket: str | None, cdi_directory: Path = Path(CDI)) -> None:
     """Prints the shares of this node. Raises GemletError if no agent has run here; a daemon need not be there."""
     import json
 
     from gemlet.daemon import address
     from gemlet.daemon.connection import connect
     from gemlet.errors import DaemonError
-    from gemlet.kube import checkpoint, shares_table
+    from gemlet.kube import cdi, checkpoint, shares_table
+    from gemlet.kube.edits import withheld_mark
 
     file = directory / "checkpoint.json"
     if not file.exists() and not (directory / "hook").exists():  # an agent puts that there before the first share
@@ -286,13 +293,25 @@ def show_shares(directory: Path, output: str, socket: str | None) -> None:
         click.echo(f"error: {file} does not say all: {loaded.damage}", err=True)
         click.echo("hint: the agent keeps it aside at its next start, and what is in use as it is", err=True)
     held = sorted(loaded.shares, key=lambda share: share.group)
+    states = {
+        share.id: shares_table.state(
+            marked=Path(withheld_mark(str(directory / "shares"), share.id)).exists(),
+            has_file=cdi.is_there(cdi_directory, share.id),
+        )
+        for share in held
+    }
+    for share in held:
+        if states[share.id] == "not-withheld":
+            place = cdi.path_of(cdi_directory, share.id)
+            click.echo(f"error: share {share.group} is withheld, but containers still start in it by {place}", err=True)
+            click.echo(f"hint: let the agent write in {cdi_directory}, or remove the file", err=True)
     try:
         with connect([address.explicit(socket) if socket else address.system()]) as daemon:
             usage = shares_table.usage_by_share(held, daemon.call("status"))
     except DaemonError:
         usage = None
     if output == "json":
-        click.echo(json.dumps(shares_table.document(held, usage)))
+        click.echo(json.dumps(shares_table.document(held, usage, states)))
     else:
         click.echo(shares_table.table(held, usage), nl=False)
 

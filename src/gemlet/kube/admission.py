@@ -40,12 +40,13 @@ MOST_CHECKS = 100_000  # at annotations and volumes, for each container at all o
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What admission knows of the cluster. Sizes are those of the largest GPU, None where that is not known.
-    ``kept``: as in `check_escape`."""
+    ``kept`` and ``host_pid``: as in `check_escape`."""
 
     face: Face = "slots"
     gpu_memory: int | None = None
     slots_per_gpu: int = 4
     kept: tuple[str, ...] = ()
+    host_pid: bool = False
 
 
 def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
@@ -64,12 +65,12 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
         _check_lone_annotations(annotations, holders, pod)
     containers = _containers(pod)
     held = [(f"spec.containers[{number}]", containers[number]) for number in sorted({*asked, *holders})]
-    check_escape(pod, held, cluster.kept)
+    check_escape(pod, held, cluster.kept, host_pid=cluster.host_pid)
     if not asked:
         return []
     if cluster.face == "dra":
         claims = claim_names(pod, asked)
-        _check_claimants(pod, set(claims.values()), cluster.kept)
+        _check_claimants(pod, set(claims.values()), cluster)
         for number in asked:
             _check_no_other_gpu(number, (containers[number].get("resources") or {}).get("limits") or {})
         return [*said, *_claims(pod, asked, claims)]
@@ -236,7 +237,7 @@ def _check_init_containers(pod: Mapping[str, Any]) -> None:
             refuse_init_container(number)
 
 
-def _check_claimants(pod: Mapping[str, Any], ours: set[str], kept: tuple[str, ...]) -> None:
+def _check_claimants(pod: Mapping[str, Any], ours: set[str], cluster: Cluster) -> None:
     """Of the claims that are added: any container of the pod may name them."""
     claimants = [
         (f"spec.{kind}[{number}]", container)
@@ -244,7 +245,7 @@ def _check_claimants(pod: Mapping[str, Any], ours: set[str], kept: tuple[str, ..
         for number, container in enumerate(containers)
         if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or [])
     ]
-    check_escape(pod, claimants, kept)
+    check_escape(pod, claimants, cluster.kept, host_pid=cluster.host_pid)
 
 
 def _check_holders(pod: Mapping[str, Any]) -> list[int]:

@@ -15,9 +15,9 @@ from gemlet import own_memory, paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
 from gemlet.kube import api_server, host, http_pages, inventory, placement, slices
-from gemlet.kube.book import ShareBook
+from gemlet.kube.book import NotWithheld, ShareBook
 from gemlet.kube.daemon_link import DaemonLink
-from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
+from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
 from gemlet.kube.http_pages import Page
@@ -123,6 +123,7 @@ class Agent:
         options = self._options
         teller = LossTeller(self._api, self._book, self._gpus)
         made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run(), teller.run()]
+        made.append(self._withhold())
         if options.port is not None:
             metrics = http_pages.for_all(self._metrics, METRICS_SECONDS)
             made.append(http_pages.serve({"/metrics": metrics, "/healthz": self._healthy}, options.port))
@@ -136,11 +137,14 @@ class Agent:
                 self._book.gpus = {gpu.uuid: gpu for gpu in found}
                 nodes = {gpu.uuid: gpu.node for gpu in found if gpu.node is not None}
                 self._book.host = replace(self._book.host, nodes={**self._book.host.nodes, **nodes})
+                if (known := self._gpus.with_(found)) != self._gpus.all:
+                    for resource in self._resources:
+                        check_list(resource, known)
                 await self._gpus.set(found)
                 told = ""
             except DeviceError as error:
                 if str(error) != told:  # a node without GPUs says it once
-                    logger.error("devices: %s", error)
+                    logger.error("devices: %s%s", error, f"; {error.hint}" if error.hint else "")
                     told = str(error)
                 await self._gpus.set([])
             self._looked.set()
@@ -209,6 +213,18 @@ class Agent:
                     told = str(error)
             await asyncio.sleep(RESTORE_SECONDS)
 
+    async def _withhold(self) -> None:
+        told = ""
+        while True:  # not in `_restore`, which may wait for a daemon
+            try:
+                self._book.withhold_again()
+                told = ""
+            except NotWithheld as error:
+                if str(error) != told:
+                    logger.error("shares: %s", error)
+                    told = str(error)
+            await asyncio.sleep(RESTORE_SECONDS)
+
     async def _reap(self) -> None:
         reaper = Reaper(self._book, self._kubelet, self._api, node=self._options.node)
         steps: list[Callable[[], Awaitable[object]]] = [reaper.look]
@@ -226,7 +242,9 @@ class Agent:
         from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without
 
         try:
-            return Page(metrics.render(self._book.shares.values(), await self._daemon.status()))
+            withheld, not_withheld = len(self._book.withheld()), len(self._book.not_withheld())
+            status = await self._daemon.status()
+            return Page(metrics.render(self._book.shares.values(), status, withheld, not_withheld))
         except GemletError as error:
             return Page(f"{error}\n", 503)
 

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from gemlet.errors import DaemonError, DaemonUnreachable, GemletError, Refused
 from gemlet.kube import cdi, checkpoint, names
-from gemlet.kube.edits import Edits, Host, share_directory, share_edits
+from gemlet.kube.daemon_link import terms
+from gemlet.kube.edits import Edits, Host, share_directory, share_edits, withheld_mark
 from gemlet.kube.quantity import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
 
+    from gemlet.kube.daemon_link import Terms
     from gemlet.kube.inventory import Gpu
     from gemlet.kube.request import Amounts
     from gemlet.kube.share import Share
@@ -34,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0  # for the processes of a pod that has just ended to be gone from the daemon's books
 CLOSE_STEP_SECONDS = 0.05
-_MARK = "withheld"  # in a share's directory, for the next agent
 _BEFORE = ""  # in the place of the pods for which the agent before withheld a share
 
 
@@ -42,12 +43,16 @@ class NoRoom(GemletError):
     """The GPUs have less left than a share is to have: others have it, or one has not been closed yet."""
 
 
+class NotWithheld(GemletError):
+    """A share is to be withheld from new containers, and its CDI file cannot be removed or its mark not be made."""
+
+
 class Daemon(Protocol):
     """What the book asks of `DaemonLink`."""
 
     async def open(self, share: Share, socket: str, *, device: int | None) -> None: ...
     async def remove(self, group: str) -> None: ...
-    async def shares(self) -> set[str]: ...
+    async def shares(self) -> Mapping[str, Terms]: ...
 
 
 class ShareBook:
@@ -161,10 +166,29 @@ class ShareBook:
             await self._close(share_id)
 
     def withhold(self, share_id: str, pod: str) -> None:
-        """Lets no container start in the share of a claim while there is the pod with that uid. Raises OSError."""
+        """Lets no container start in the share of a claim while there is the pod with that uid. Raises `NotWithheld`,
+        and then it is one of `not_withheld` until `withhold_again` or `restore` has succeeded."""
         self._withheld.setdefault(share_id, set()).add(pod)
-        cdi.remove(self._cdi, share_id)
-        self._mark(share_id).touch()
+        self._withhold(share_id)
+
+    def withheld(self) -> set[str]:
+        """The shares in which no container may start."""
+        return self._withheld.keys() & self.shares.keys()
+
+    def not_withheld(self) -> set[str]:
+        """Those of them in which one could start all the same: now, or after the next start of an agent."""
+        return {each for each in self.withheld() if cdi.is_there(self._cdi, each) or not self._mark(each).exists()}
+
+    def withhold_again(self) -> None:
+        """Tries again what `withhold` has failed in. Raises the first `NotWithheld`."""
+        failed = []
+        for share_id in sorted(self.not_withheld()):
+            try:
+                self._withhold(share_id)
+            except NotWithheld as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def withheld_from(self, pod: str) -> set[str]:
         """The shares that are withheld because of the pod with that uid."""
@@ -179,7 +203,6 @@ class ShareBook:
         pods = self._withheld.get(share_id, set())
         pods.discard(pod)
         if not pods and self._withheld.pop(share_id, None) is not None and share_id in self.shares:
-            self._mark(share_id).unlink(missing_ok=True)
             self._write_file(self.shares[share_id])
 
     def release_unseen(self) -> None:
@@ -189,7 +212,7 @@ class ShareBook:
 
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
-        return await self._daemon.shares() - {share.group for share in self.shares.values()}
+        return set(await self._daemon.shares()) - {share.group for share in self.shares.values()}
 
     async def restore(self) -> None:
         """Makes everything be as the book says, and removes what it knows nothing of. Raises `DaemonError`, OSError."""
@@ -216,16 +239,20 @@ class ShareBook:
         # must be alone with the file until it ends.
         await asyncio.shield(asyncio.ensure_future(self._write(self._changes)))
 
-    def incomplete(self, groups: set[str]) -> bool:
-        """Whether `restore` has something to do, the daemon having ``groups``."""
+    def incomplete(self, groups: Mapping[str, Terms]) -> bool:
+        """Whether `restore` has something to do, the daemon having ``groups``: also where one is promised something
+        else, as after `gemlet set`, or by a daemon that found an older file of its own."""
         claims = {share.id for share in self.shares.values() if share.claim is not None}
-        with_file = claims - self._withheld.keys()
-        known = {share.group for share in self.shares.values()}
+        with_file, files = claims - self._withheld.keys(), cdi.share_ids(self._cdi)
+        wanted = {share.group: terms(share, self._device(share)) for share in self.shares.values()}
         return bool(
-            not (known <= groups if self.unaccounted else known == groups)
+            not (wanted.items() <= groups.items() if self.unaccounted else wanted == groups)
             or self._unsure
-            or not {path.name for path in Path(self.host.shares).iterdir()} <= self.shares.keys() | self.unaccounted
-            or not with_file <= cdi.share_ids(self._cdi)
+            or self.not_withheld()
+            or any(self._mark(share_id).exists() for share_id in with_file)
+            or not {path.name for path in Path(self.host.shares).iterdir()} | files
+            <= self.shares.keys() | self.unaccounted
+            or not with_file <= files
             or not all(Path(self.socket(share_id)).is_socket() for share_id in self.shares)
         )
 
@@ -244,12 +271,17 @@ class ShareBook:
                 del self._there[share_id], self._locks[share_id]
 
     def _mark(self, share_id: str) -> Path:
-        return Path(share_directory(self.host.shares, share_id)) / _MARK
+        return Path(withheld_mark(self.host.shares, share_id))
+
+    def _device(self, share: Share) -> int | None:
+        single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
+        return single.index if single else None
 
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240
-        single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
-        device = single.index if single else None
+        if share.id in self._withheld:  # first: that the daemon answers is not needed for it
+            self._withhold(share.id)
+        device = self._device(share)
         try:
             await self._daemon.open(share, self.socket(share.id), device=device)
         except Refused:
@@ -263,8 +295,21 @@ class ShareBook:
         self.unaccounted.discard(share.id)
         self._unsure.discard(share.id)
 
+    def _withhold(self, share_id: str) -> None:
+        try:
+            try:
+                self._mark(share_id).touch()
+            finally:  # the file must go all the same: a mark is for the next agent
+                cdi.remove(self._cdi, share_id)
+        except OSError as error:
+            raise NotWithheld(
+                f"the share {share_id} cannot be withheld from new containers: {error}",
+                hint=f"let the agent write in {self._cdi} and {self.host.shares} of this node",
+            ) from error
+
     def _write_file(self, share: Share) -> None:
         if share.id not in self._withheld:
+            self._mark(share.id).unlink(missing_ok=True)
             cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share)))
 
     def _keep_all(self, damage: str) -> None:
@@ -321,13 +366,18 @@ class ShareBook:
     async def _remove_strangers(self) -> None:
         known = set(self.shares) | self.unaccounted
         _remove_others(Path(self.host.shares), known)
+        failed: list[OSError] = []
         for share_id in cdi.share_ids(self._cdi) - known:
-            cdi.remove(self._cdi, share_id)
-        if self.unaccounted:
-            return  # whose groups have names that only the checkpoint knew
-        for group in await self.unknown_groups():
+            try:
+                cdi.remove(self._cdi, share_id)
+            except OSError as error:  # its directory has gone, so no container starts by it
+                failed.append(error)
+        # Of those that are unaccounted for, only the checkpoint knew the names of their groups.
+        for group in await self.unknown_groups() if not self.unaccounted else ():
             with contextlib.suppress(Refused):  # it goes when its programs have
                 await self._daemon.remove(group)
+        if failed:
+            raise failed[0]
 
     def _check_open(self, share: Share) -> None:
         if self.shares.get(share.id) is not share:  # and `restore` removes what has been made of it again

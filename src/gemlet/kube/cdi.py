@@ -111,7 +111,22 @@ def write_file(path: Path, content: dict[str, Any]) -> bool:
 
 def remove(directory: Path, share_id: str) -> None:
     """Removes a share's file; nothing happens if there is none. Raises OSError."""
-    path_of(directory, share_id).unlink(missing_ok=True)
+    try:
+        path_of(directory, share_id).unlink(missing_ok=True)
+    except OSError:  # of a read-only file system also where there is none
+        if is_there(directory, share_id):
+            raise
+
+
+def is_there(directory: Path, share_id: str) -> bool:
+    """Whether a share has a file, or may have one: what cannot be looked at may be there."""
+    try:
+        path_of(directory, share_id).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def share_ids(directory: Path) -> set[str]:

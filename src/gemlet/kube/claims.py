@@ -106,9 +106,9 @@ def used_by(pod: Mapping[str, Any]) -> set[str]:
     }
 
 
-def check_pod(pod: Mapping[str, Any], ours: set[str], kept: Iterable[str] = ()) -> None:
+def check_pod(pod: Mapping[str, Any], ours: set[str], kept: Iterable[str] = (), *, host_pid: bool = False) -> None:
     """Raises BadRequest if a container of ``pod`` cannot be held to its share, the claims ``ours`` being shares.
-    ``kept``: as in `check_escape`.
+    ``kept`` and ``host_pid``: as in `check_escape`.
 
     A container can be in one share only, and nothing of its own may take it out of that.
     """
@@ -125,7 +125,7 @@ def check_pod(pod: Mapping[str, Any], ours: set[str], kept: Iterable[str] = ()) 
                 )
             if shares:
                 held.append((f"spec.{kind}[{number}]", container))
-    check_escape(pod, held, kept)
+    check_escape(pod, held, kept, host_pid=host_pid)
 
 
 def _used(

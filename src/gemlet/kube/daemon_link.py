@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemlet.daemon import protocol
 from gemlet.errors import DaemonError, DaemonUnreachable, Refused
@@ -18,6 +18,33 @@ if TYPE_CHECKING:
 SECONDS = 5.0  # for the whole of a question
 # Not the command line's hints, since these are read in the event of a pod.
 _HINT = "see the log of the container daemon in this node's gemlet-agent pod"
+
+
+class Terms(NamedTuple):
+    """What a share's group is promised, in the daemon's words.
+
+    ``device``: index of the one where its minimum is reserved, None for all of them.
+    """
+
+    min: float
+    max: float
+    memory: int
+    resident: int | None
+    priority: str
+    device: int | None
+
+
+def terms(share: Share, device: int | None) -> Terms:
+    """What the group of a share is to be promised."""
+    amounts = share.amounts
+    return Terms(
+        min=amounts.compute / 100,
+        max=amounts.limit / 100,
+        memory=amounts.memory,
+        resident=amounts.resident,
+        priority=str(amounts.priority),
+        device=device,
+    )
 
 
 class DaemonLink:
@@ -34,14 +61,10 @@ class DaemonLink:
 
     async def open(self, share: Share, socket: str, *, device: int | None) -> None:
         """Makes the share's group be exactly what the share says, with its socket. Raises `Refused`."""
-        amounts = share.amounts
-        limits = {
-            "min": amounts.compute / 100,
-            "max": amounts.limit / 100,
-            "memory": amounts.memory,
-            "resident": "none" if amounts.resident is None else amounts.resident,
-            "priority": str(amounts.priority),
-        }
+        limits = terms(share, device)._asdict()
+        del limits["device"]
+        if limits["resident"] is None:
+            limits["resident"] = "none"
         await self._call("share", group=share.group, limits=limits, socket=socket, device=device)
 
     async def remove(self, group: str) -> None:
@@ -52,10 +75,14 @@ class DaemonLink:
             if group in await self.shares():
                 raise
 
-    async def shares(self) -> set[str]:
-        """The groups that are shares."""
+    async def shares(self) -> dict[str, Terms]:
+        """The groups that are shares, and what each is promised."""
         status = await self.status()
-        return {group["name"] for group in status["groups"] if group["origin"] == "share"}
+        return {
+            group["name"]: Terms(*map(group.get, Terms._fields))
+            for group in status["groups"]
+            if group["origin"] == "share"
+        }
 
     async def status(self) -> dict[str, Any]:
         """The status document."""

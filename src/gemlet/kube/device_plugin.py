@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from gemlet.errors import GemletError
+from gemlet.errors import DeviceError, GemletError
 from gemlet.kube import names, placement, rpc, slots, units
 from gemlet.kube.ask import for_container
 from gemlet.kube.escape import check_counted
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_LIST_BYTES = 4 * 1024 * 1024  # of a message that the kubelet takes: gRPC's default
+
 
 class Gpus:
     """The GPUs there are now, and a way to wait for a change."""
@@ -45,13 +47,16 @@ class Gpus:
         self.serving = False  # whether the daemon can enforce anything
         self._changed = asyncio.Condition()
 
+    def with_(self, found: list[Gpu]) -> list[Gpu]:
+        """All that there will be with what NVML shows: one that has been there and is not any more is not gone."""
+        return list(({gpu.uuid: gpu for gpu in self.all} | {gpu.uuid: gpu for gpu in found}).values())
+
     async def set(self, found: list[Gpu]) -> None:
         """Takes what NVML shows. A GPU that has been there and is not any more is unhealthy, not gone."""
-        healthy = {gpu.uuid for gpu in found}
-        known = {gpu.uuid: gpu for gpu in self.all} | {gpu.uuid: gpu for gpu in found}
+        healthy, known = {gpu.uuid for gpu in found}, self.with_(found)
         async with self._changed:
-            if healthy != self.healthy or list(known.values()) != self.all:
-                self.all, self.healthy = list(known.values()), healthy
+            if healthy != self.healthy or known != self.all:
+                self.all, self.healthy = known, healthy
                 self._changed.notify_all()
 
     async def serve(self, serving: bool) -> None:
@@ -141,7 +146,8 @@ class Allocations:
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
         seen = await self._pods(pod)
-        check_counted(seen, pod.container, self.book.host.kept)
+        host = self.book.host
+        check_counted(seen, pod.container, host.kept, host_pid=host.host_pid)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
         group = group_name(pod.namespace, pod.name, pod.container)
         user = msgspec.structs.replace(pod, uid=seen["metadata"].get("uid", ""))
@@ -355,14 +361,29 @@ class DevicePlugin:
         return messages.PreStartContainerResponse()
 
     def _list(self) -> messages.ListAndWatchResponse:
-        answer = messages.ListAndWatchResponse()
-        for gpu in self._gpus.all:
-            well = self._gpus.serving and gpu.uuid in self._gpus.healthy
-            health = "Healthy" if well else "Unhealthy"
-            numa = None if gpu.numa is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=gpu.numa)])
-            for device in self.served.device_ids(gpu):
-                answer.devices.append(messages.Device(ID=device, health=health, topology=numa))
-        return answer
+        return _list(self.served, self._gpus.all, self._gpus.healthy if self._gpus.serving else set())
+
+
+def _list(resource: Resource, gpus: list[Gpu], healthy: set[str]) -> messages.ListAndWatchResponse:
+    answer = messages.ListAndWatchResponse()
+    for gpu in gpus:
+        health = "Healthy" if gpu.uuid in healthy else "Unhealthy"
+        numa = None if gpu.numa is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=gpu.numa)])
+        for device in resource.device_ids(gpu):
+            answer.devices.append(messages.Device(ID=device, health=health, topology=numa))
+    return answer
+
+
+def check_list(resource: Resource, gpus: list[Gpu]) -> None:
+    """Raises DeviceError if the kubelet would not take the list of ``gpus``, which would end the plugin again and
+    again."""
+    answer = _list(resource, gpus, set())  # "Unhealthy" is the longer word
+    if answer.ByteSize() > MAX_LIST_BYTES:
+        raise DeviceError(
+            f"the kubelet does not take a list of {len(answer.devices)} {resource.resource}: it has"
+            f" {answer.ByteSize()} bytes, of at most {MAX_LIST_BYTES}",
+            hint="offer the memory of this node fewer times (memoryOversubscription), or offer slots or claims",
+        )
 
 
 def allocate_response(edits: Edits | None) -> messages.ContainerAllocateResponse:

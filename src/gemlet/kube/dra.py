@@ -146,7 +146,8 @@ class DraDriver:
                     f"the pod {user.namespace}/{user.name} is another now than the one that the claim is reserved for",
                     hint="wait for the kubelet to end the one before",
                 )
-            claims.check_pod(pod, ours | {claim.name}, self._book.host.kept)
+            host = self._book.host
+            claims.check_pod(pod, ours | {claim.name}, host.kept, host_pid=host.host_pid)
             if user.name == share.pod.name:  # which its annotations and metrics are by
                 named = msgspec.structs.replace(share.pod, container=claims.container_of(pod, claim.name))
                 share = msgspec.structs.replace(share, pod=named)

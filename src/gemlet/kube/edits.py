@@ -61,10 +61,20 @@ class Host:
     preload_file: str | None = None
     kept: tuple[str, ...] = ()
 
+    @property
+    def host_pid(self) -> bool:
+        """Whether pods with a share may be among the host's processes: the simulated driver knows them by those ids."""
+        return self.access == "simulated"
+
 
 def share_directory(shares: str, share_id: str) -> str:
     """The directory of one share, on the host."""
     return f"{shares}/{share_id}"
+
+
+def withheld_mark(shares: str, share_id: str) -> str:
+    """The file that says to the next agent, and to people, that no container may start in a share."""
+    return f"{share_directory(shares, share_id)}/withheld"
 
 
 def container_edits(

@@ -16,11 +16,15 @@ from gemlet.kube.request import BadRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-# A pod's own value for one of these would undo what the share sets.
+# A pod's own value for one of these would undo what the share sets: LD_AUDIT names what may tell the loader not to find
+# the hook. No other variable of the loader's keeps an absolute path from being preloaded, but for the tunable below.
 _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT")
 _FORBIDDEN_ENV_PREFIXES = ("GEMLET_", "GEMINI_", "NVIDIA_")
-# With one of these a container is root on the host, as a privileged one is. SYS_PTRACE is no more than the container's
-# own processes unless it sees those of the host.
+_TUNABLES = "GLIBC_TUNABLES"
+_SECURE = "enable_secure"  # as in a setuid program, which preloads no path (glibc 2.40)
+# With one of these a container is root on the host, as a privileged one is. MKNOD and DAC_OVERRIDE, which containers
+# have anyway, open no device that the cgroup does not allow; PERFMON alone only reads. SYS_PTRACE is no more than the
+# container's own processes unless it sees those of the host.
 _HOST_CAPABILITIES = {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"}
 _OTHERS_CAPABILITIES = {"SYS_PTRACE"}
 # Which runtimes, and their plugins, take for devices to inject, where they are configured to see a pod's annotations.
@@ -64,15 +68,27 @@ _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
 
 
 def check_escape(
-    pod: Mapping[str, Any], containers: Iterable[tuple[str, Mapping[str, Any]]], kept: Iterable[str] = ()
+    pod: Mapping[str, Any],
+    containers: Iterable[tuple[str, Mapping[str, Any]]],
+    kept: Iterable[str] = (),
+    *,
+    host_pid: bool = False,
 ) -> None:
     """Raises BadRequest if one of ``containers`` of ``pod`` could leave its share.
 
     Each with what names it: spec.containers[0]. ``kept``: directories of nodes that are gemlet's, wherever they are.
+    ``host_pid``: whether a pod may be among the host's processes, as simulated GPUs need it.
     """
     held = list(containers)
     if not held:
         return
+    host_processes = bool(pod["spec"].get("hostPID"))
+    if host_processes and not host_pid:  # below /proc, as their user, with no capability that containers have not
+        raise BadRequest(
+            "spec.hostPID",
+            "lets the container reach the files of other pods, the sockets of their shares among them",
+            hint="remove it, or let a pod without a share do what needs it",
+        )
     for name in (pod.get("metadata") or {}).get("annotations") or {}:
         if name.startswith(_CHOOSING_ANNOTATIONS) or f".{name.partition('/')[0]}".endswith(_CHOOSING_DOMAINS):
             raise BadRequest(
@@ -83,7 +99,6 @@ def check_escape(
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
     host_trees = (*_HOST_TREES, *_trees(*kept))
     apart = functools.cache(_parts)  # any number of mounts may be of one long path
-    host_processes = bool(pod["spec"].get("hostPID"))
     for where, container in held:
         _check_settings(container, where, host_processes=host_processes)
         for mount in container.get("volumeMounts") or []:
@@ -98,7 +113,7 @@ def is_counted(container: Mapping[str, Any]) -> bool:
     return any(name in (resources.get(kind) or {}) for kind in ("limits", "requests") for name in names.RESOURCES)
 
 
-def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = ()) -> None:
+def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = (), *, host_pid: bool = False) -> None:
     """As `check_escape`, of the container ``name``, which the kubelet says has devices, and of all that ask for some.
 
     The kubelet gives an init container's devices to another container of the pod, and names only that one.
@@ -112,7 +127,7 @@ def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = ()) -
         for number, container in enumerate(containers)
         if container["name"] == name or is_counted(container)
     ]
-    check_escape(pod, held, kept)
+    check_escape(pod, held, kept, host_pid=host_pid)
 
 
 def refuse_init_container(number: int) -> NoReturn:
@@ -127,6 +142,12 @@ def _check_settings(container: Mapping[str, Any], where: str, *, host_processes:
                 f"{where}.env[{variable['name']}]",
                 "would let the program escape from its share",
                 hint="remove it: gemlet sets it",
+            )
+        if variable["name"] == _TUNABLES and _may_be_secure(variable):
+            raise BadRequest(
+                f"{where}.env[{_TUNABLES}]",
+                "could let the program escape from its share: glibc.rtld.enable_secure preloads nothing",
+                hint="leave enable_secure out, and write the value itself: without valueFrom and $(...)",
             )
     security = container.get("securityContext") or {}
     refused = _HOST_CAPABILITIES | (_OTHERS_CAPABILITIES if host_processes else set())
@@ -143,6 +164,11 @@ def _check_settings(container: Mapping[str, Any], where: str, *, host_processes:
             "gives the container access to all GPUs",
             hint="remove it, or add the capabilities that are needed",
         )
+
+
+def _may_be_secure(variable: Mapping[str, Any]) -> bool:
+    value = variable.get("value") or ""
+    return _SECURE in value or "$(" in value or bool(variable.get("valueFrom"))
 
 
 def _check_mount(

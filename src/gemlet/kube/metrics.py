@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
     from gemlet.kube.share import Share
 
+NODE = {
+    "gemlet_node_shares": "Shares on this node",
+    "gemlet_node_shares_withheld": "Shares in which no container may start",
+    "gemlet_node_shares_not_withheld": "Those of them in which one could start all the same",
+}
 LABELS = ("namespace", "pod", "container", "claim", "uuid")
 # name -> meaning, value of a group on a device in the status document; None is left out
 GAUGES: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = {
@@ -40,20 +45,25 @@ def _swap(group: Mapping[str, Any], field: str) -> float:
     return float(sum(client["swap"][field] for client in group["clients"] if client["swap"]))
 
 
-def render(shares: Iterable[Share], status: Mapping[str, Any]) -> str:
-    """The metrics of ``shares`` by the daemon's ``status`` document, in Prometheus' text format."""
+def render(shares: Iterable[Share], status: Mapping[str, Any], withheld: int = 0, not_withheld: int = 0) -> str:
+    """The metrics of ``shares`` by the daemon's ``status`` document, in Prometheus' text format.
+
+    ``withheld``: how many of them are, and ``not_withheld``: of these, in how many a container could start all the
+    same."""
     registry = CollectorRegistry()
-    registry.register(_Shares(list(shares), status))
+    registry.register(_Shares(list(shares), status, withheld, not_withheld))
     return generate_latest(registry).decode()
 
 
 class _Shares(Collector):
-    def __init__(self, shares: list[Share], status: Mapping[str, Any]) -> None:
+    def __init__(self, shares: list[Share], status: Mapping[str, Any], withheld: int, not_withheld: int) -> None:
         self._shares = {share.group: share for share in shares}
         self._status = status
+        self._counts = (len(self._shares), withheld, not_withheld)
 
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("gemlet_node_shares", "Shares on this node", value=len(self._shares))
+        for (name, text), counted in zip(NODE.items(), self._counts, strict=True):
+            yield GaugeMetricFamily(name, text, value=counted)
         for name, (text, value) in GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=LABELS)
             for labels, group in self._groups():

@@ -53,9 +53,14 @@ class _Block(msgspec.Struct):
     devicePath: Text  # noqa: N815
 
 
+class _Variable(msgspec.Struct):
+    name: Text
+    value: Text | None = None
+
+
 class _Container(msgspec.Struct):
     name: Text
-    env: list[_Named] | None = None
+    env: list[_Variable] | None = None
     resources: _Resources | None = None
     securityContext: _Security | None = None  # noqa: N815
     volumeMounts: list[_Mount] | None = None  # noqa: N815

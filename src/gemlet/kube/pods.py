@@ -23,6 +23,7 @@ from gemlet.errors import GemletError
 from gemlet.kube import claims
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
+from gemlet.kube.book import NotWithheld
 from gemlet.kube.device_plugin import error_message
 from gemlet.kube.holders import ENDED
 from gemlet.kube.pod_event import MAX_TEXT, warning
@@ -171,28 +172,30 @@ class PodFollower:
         trouble = self._trouble(seen, set(ours)) if used & ours.keys() else None
         shares = {ours[name] for name in used & ours.keys()} if trouble is not None else set()
         before = self._book.withheld_from(meta["uid"])
-        for share_id in shares:
-            self._withhold(share_id, meta)
+        failed = [error for share_id in shares if (error := self._withhold(share_id, meta)) is not None]
         for share_id in before - shares:
             self._release(share_id, meta["uid"])
         if trouble is not None and not before:
-            text = f"{error_message(trouble)}; until then no container starts in its share"
+            until = str(failed[0]) if failed else "until then no container starts in its share"
+            text = f"{error_message(trouble)}; {until}"
             await self._tell(meta, text, reason="ShareWithheld")
 
     def _trouble(self, seen: dict[str, Any], ours: set[str]) -> BadRequest | None:
         """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can."""
         try:
-            claims.check_pod(seen, ours, self._book.host.kept)
+            claims.check_pod(seen, ours, self._book.host.kept, host_pid=self._book.host.host_pid)
         except BadRequest as error:
             return error
         return None
 
-    def _withhold(self, share_id: str, meta: dict[str, Any]) -> None:
+    def _withhold(self, share_id: str, meta: dict[str, Any]) -> NotWithheld | None:
         try:
             self._book.withhold(share_id, meta["uid"])
-        except OSError as error:
+        except NotWithheld as error:  # the agent tries again
             pod = f"{meta['namespace']}/{meta['name']}"
             logger.error("share=%s not withheld from pod=%s: %s", share_id, pod, error)
+            return error
+        return None
 
     def _release(self, share_id: str, uid: str) -> None:
         try:

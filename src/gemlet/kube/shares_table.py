@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ SCHEMA = 1
 HEADER = ("SHARE", "MEMORY", "HELD", "SWAPPED", "COMPUTE", "LIMIT", "USED", "THROTTLED", "PRIORITY", "GPUS")
 UNKNOWN = "-"
 Usage = dict[str, Any]
+State = Literal["open", "withheld", "not-withheld"]
 
 
 def usage_by_share(shares: Iterable[Share], status: Mapping[str, Any]) -> dict[str, dict[str, Usage]]:
@@ -44,10 +45,24 @@ def usage_by_share(shares: Iterable[Share], status: Mapping[str, Any]) -> dict[s
     return found
 
 
-def document(shares: list[Share], usage: Mapping[str, dict[str, Usage]] | None) -> dict[str, Any]:
-    """The same for programs. ``usage``: None where the daemon does not answer."""
+def state(*, marked: bool, has_file: bool) -> State:
+    """``marked``: no container may start in it. ``has_file``: the container runtime knows it all the same."""
+    if not marked:
+        return "open"
+    return "not-withheld" if has_file else "withheld"
+
+
+def document(
+    shares: list[Share], usage: Mapping[str, dict[str, Usage]] | None, states: Mapping[str, State]
+) -> dict[str, Any]:
+    """The same for programs. ``usage``: None where the daemon does not answer. ``states``: by share."""
     listed = [
-        {**msgspec.to_builtins(share), "usage": None if usage is None else usage.get(share.id, {})} for share in shares
+        {
+            **msgspec.to_builtins(share),
+            "state": states[share.id],
+            "usage": None if usage is None else usage.get(share.id, {}),
+        }
+        for share in shares
     ]
     return {"schema": SCHEMA, "shares": listed}
 

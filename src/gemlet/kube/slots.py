@@ -5,8 +5,12 @@ Only with slots does the stock scheduler place shares of a GPU correctly by coun
 
 from __future__ import annotations
 
+import base64
+import functools
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from gemlet.config.quantities import MIB
 from gemlet.kube import names
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from gemlet.kube.inventory import Gpu
 
 _SEPARATOR = "::"
+_GPU = "GPU-"
+_HEX = re.compile(r"[0-9a-f]{32}")
+_SHORT = 22  # characters of base64 that 16 bytes take
 
 
 def slot_ids(gpu: Gpu, per_gpu: int) -> list[str]:
@@ -25,9 +32,29 @@ def slot_ids(gpu: Gpu, per_gpu: int) -> list[str]:
     return [f"{gpu.uuid}{_SEPARATOR}{number}" for number in range(per_gpu)]
 
 
+def short_name(gpu: str) -> str:
+    """A GPU's UUID in 22 characters in place of 40, for ids of which there are many; itself if it is no such UUID."""
+    digits = gpu.removeprefix(_GPU).replace("-", "")
+    if not _HEX.fullmatch(digits):
+        return gpu
+    short = base64.urlsafe_b64encode(bytes.fromhex(digits))[:_SHORT].decode()
+    return short if long_name(short) == gpu else gpu
+
+
+@functools.lru_cache(maxsize=1024)
+def long_name(name: str) -> str:
+    """The UUID that `short_name` made ``name`` of."""
+    if len(name) != _SHORT:
+        return name
+    try:
+        return _GPU + str(UUID(bytes=base64.urlsafe_b64decode(f"{name}==")))
+    except ValueError:
+        return name
+
+
 def gpu_of(device_id: str) -> str:
     """The UUID of the GPU that a slot or a unit is of."""
-    return device_id.partition(_SEPARATOR)[0]
+    return long_name(device_id.partition(_SEPARATOR)[0])
 
 
 def slot_amounts(gpu: Gpu, per_gpu: int) -> Amounts:

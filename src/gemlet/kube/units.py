@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gemlet.config.quantities import MIB
 from gemlet.kube import names
 from gemlet.kube.request import Amounts, BadRequest
-from gemlet.kube.slots import gpu_of
+from gemlet.kube.slots import gpu_of, short_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MEMORY_UNIT = 256 * MIB
 COMPUTE_UNITS = 100
+# Memory units of a GPU that have its whole UUID in their names: of 512 GiB. Of more, eight GPUs would not go into one
+# message of the kubelet's.
+MOST_WITH_UUID = 2048
 
 
 def compute_ids(gpu: Gpu) -> list[str]:
@@ -31,8 +34,11 @@ def compute_ids(gpu: Gpu) -> list[str]:
 
 
 def memory_ids(gpu: Gpu) -> list[str]:
-    """The names of a GPU's memory units."""
-    return [f"{gpu.uuid}::m{number}" for number in range(gpu.memory // MEMORY_UNIT)]
+    """The names of a GPU's memory units. Which kind of names, the GPU alone decides: they stay what they are when
+    others come or go, since the kubelet keeps them by pod."""
+    count = gpu.memory // MEMORY_UNIT
+    name = gpu.uuid if count <= MOST_WITH_UUID else short_name(gpu.uuid)
+    return [f"{name}::m{number}" for number in range(count)]
 
 
 def named_after(ids: Sequence[str]) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 
+import msgspec
 import pytest
 
 from gemlet.errors import Refused
+from gemlet.kube.daemon_link import DaemonLink, terms
+from gemlet.kube.request import Amounts
+from gemlet.kube.share import Share
+from gemlet.model import Priority
 
 
 def test_a_share_has_a_socket_of_its_own_until_it_is_removed(start_daemon, tmp_path):
@@ -78,6 +84,28 @@ def test_a_change_of_a_share_that_cannot_be_written_is_refused(start_daemon, tmp
     daemon.stop()
     (tmp_path / "a.sock").unlink(missing_ok=True)
     assert start_daemon().server.groups["a"]["memory"] == 8192
+
+
+def test_what_a_share_is_promised_is_said_as_it_was_told(start_daemon, tmp_path):
+    """By any difference the agent of a node would tell it again, every two seconds."""
+    daemon = start_daemon()
+    link = DaemonLink(daemon.endpoint)
+    for number, compute in enumerate((1, 29, 57, 100)):
+        amounts = Amounts(memory=(1 << 40) + 1, compute=compute, limit=100, priority=Priority.LATENCY, resident=1 << 30)
+        share = Share(id="s", group=f"default/{number}", gpus=("GPU-1",), granted=amounts, amounts=amounts)
+        for each, device in ((share, None), (msgspec.structs.replace(share, amounts=Amounts(**_plain(compute))), 0)):
+            asyncio.run(link.open(each, str(tmp_path / f"{number}.sock"), device=device))
+            assert asyncio.run(link.shares())[share.group] == terms(each, device)
+    nothing = Amounts(memory=0, compute=0, limit=1)  # of units before the kubelet knows their container
+    units = Share(id="u", group="units-1", gpus=("GPU-1",), granted=nothing, amounts=nothing)
+    asyncio.run(link.open(units, str(tmp_path / "u.sock"), device=0))
+    assert asyncio.run(link.shares())["units-1"] == terms(units, 0)
+    daemon.call("set", group="default/1", limits={"max": 0.9})
+    assert asyncio.run(link.shares())["default/1"].max == 0.9
+
+
+def _plain(compute):
+    return {"memory": 256 << 20, "compute": compute, "limit": compute}
 
 
 def _full(*_, **__):

@@ -12,6 +12,7 @@ import msgspec
 from gemlet.errors import DaemonUnreachable, Refused
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.book import ShareBook
+from gemlet.kube.daemon_link import terms
 from gemlet.kube.edits import Host
 from gemlet.kube.inventory import Gpu
 from gemlet.kube.pod_resources import Assignments
@@ -20,6 +21,8 @@ from gemlet.kube.share import Pod, Share, share_id_of_claim
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from gemlet.kube.daemon_link import Terms
 
 GIB = 1024**3
 SLOT = "gemlet.dev/share"
@@ -36,12 +39,14 @@ class FakeDaemon:
 
     def __init__(self) -> None:
         self.opened: dict[str, tuple[Amounts, str, int | None]] = {}
+        self.terms: dict[str, Terms] = {}  # of those, or of what the test says
         self.busy: set[str] = set()
         self.down = False
 
     async def open(self, share: Share, path: str, *, device: int | None) -> None:
         self._ask()
         self.opened[share.group] = (share.amounts, path, device)
+        self.terms[share.group] = terms(share, device)
         if not Path(path).exists():  # a socket like the daemon's stays until its file goes
             with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
                 listener.bind(path)
@@ -54,13 +59,34 @@ class FakeDaemon:
         if path:
             Path(path).unlink(missing_ok=True)
 
-    async def shares(self) -> set[str]:
+    async def shares(self) -> dict[str, Terms]:
         self._ask()
-        return set(self.opened)
+        return {group: self.terms[group] for group in self.opened}
+
+    async def status(self) -> dict[str, Any]:
+        self._ask()
+        return {"devices": []}
 
     def _ask(self) -> None:
         if self.down:
             raise DaemonUnreachable("no daemon at api.sock", hint="start one")
+
+
+class Stuck:
+    """A directory of which ``monkeypatch`` makes that no file can be removed, root or not, until ``mended``."""
+
+    def __init__(self, directory: Path, monkeypatch: Any) -> None:
+        self.mended = False
+        self.tries = 0
+        unlink = Path.unlink
+
+        def tried(path: Path, missing_ok: bool = False) -> None:
+            if path.parent == directory and not self.mended:
+                self.tries += 1
+                raise OSError(30, "Read-only file system", str(path))
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", tried)
 
 
 class FakeApi:

@@ -18,6 +18,7 @@ from tests.unit.kube import fakes
 
 GIB = 1024**3
 SLOTS = Cluster(face="slots", gpu_memory=80 * GIB)
+SIMULATED = dataclasses.replace(SLOTS, host_pid=True)
 UNITS = Cluster(face="units", gpu_memory=80 * GIB)
 DRA = Cluster(face="dra", gpu_memory=80 * GIB)
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
@@ -218,6 +219,7 @@ def mounted(path, **volume):
     ("container", "spec", "text"),
     [
         ({"env": [{"name": "LD_PRELOAD", "value": "x.so"}]}, {}, r"env\[LD_PRELOAD\].*remove it"),
+        ({"env": [{"name": "LD_AUDIT", "value": "x.so"}]}, {}, r"env\[LD_AUDIT\].*remove it"),
         ({"env": [{"name": "GEMLET_STRICT", "value": "0"}]}, {}, r"env\[GEMLET_STRICT\]"),
         ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, {}, r"env\[NVIDIA_VISIBLE_DEVICES\]"),
         ({"securityContext": {"privileged": True}}, {}, "securityContext.privileged"),
@@ -232,7 +234,15 @@ def mounted(path, **volume):
                 ("SYS_MODULE", {}),
                 ("SYS_RAWIO", {}),
                 ("BPF", {}),
-                ("SYS_PTRACE", {"hostPID": True}),
+            )
+        ],
+        ({}, {"hostPID": True}, r"spec\.hostPID: .* sockets of their shares .* remove it"),
+        *[
+            ({"env": [{"name": "GLIBC_TUNABLES"} | value]}, {}, r"env\[GLIBC_TUNABLES\].* leave enable_secure out")
+            for value in (
+                {"value": "glibc.malloc.check=1:glibc.rtld.enable_secure=1"},
+                {"value": "$(FROM_ELSEWHERE)"},
+                {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
             )
         ],
         (*mounted("/opt/gemlet", emptyDir={}), r"volumeMounts\[/opt/gemlet\].*elsewhere"),
@@ -318,14 +328,39 @@ def test_directories_of_gemlets_are_kept_wherever_they_are():
             check_pod(claimed_pod, {"u1"}, kept.kept)
 
 
-def test_ordinary_mounts_and_variables_are_welcome():
+def test_among_the_processes_of_a_simulated_node_a_capability_is_more_than_elsewhere():
+    seen = pod(SHARE, {"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}, hostPID=True)
+    with pytest.raises(BadRequest, match=r"add: SYS_PTRACE .* the host"):
+        patch(seen, SIMULATED)
+    del seen["spec"]["hostPID"]
+    assert patch(seen, SIMULATED)
+
+
+def test_a_pod_without_a_share_may_have_the_host_s_processes():
+    assert patch(pod({}, hostPID=True), SLOTS) == []
+
+
+def test_ordinary_variables_are_welcome():
+    """They bring code of the pod's own, or choose among what its share has: no more than the program can do itself."""
+    given = {
+        "LD_LIBRARY_PATH": "/x",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so",
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps",
+        "GLIBC_TUNABLES": "glibc.malloc.arena_max=2",
+    }
+    patch(pod(SHARE, {"env": [{"name": name, "value": value} for name, value in given.items()]}), SLOTS)
+
+
+def test_ordinary_mounts_and_capabilities_are_welcome():
     for path in ("/srv/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
         container, spec = mounted("/data", hostPath={"path": path})
         container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
-        patch(pod(SHARE, container | {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]}, **spec), SLOTS)
-    for named, more in ((["IPC_LOCK", "NET_ADMIN", "SYS_PTRACE"], {}), (["IPC_LOCK"], {"hostPID": True}), (None, {})):
+        patch(pod(SHARE, container, **spec), SLOTS)
+    for named in (["IPC_LOCK", "NET_ADMIN", "SYS_PTRACE"], ["MKNOD", "DAC_OVERRIDE", "PERFMON"], None):
         security = {"securityContext": {"capabilities": {"add": named, "drop": ["ALL"]}}}
-        patch(pod(SHARE, security, **more), SLOTS)
+        patch(pod(SHARE, security, hostIPC=True, hostNetwork=True, shareProcessNamespace=True), SLOTS)
+    patch(pod(SHARE, {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}, hostPID=True), SIMULATED)
 
 
 PRELOAD = {"env": [{"name": "LD_PRELOAD", "value": "x.so"}]}
@@ -488,7 +523,7 @@ def test_annotations_are_read_once_for_all_containers(monkeypatch):
     monkeypatch.setattr(ask.Annotations, "__init__", lambda self, given: read.append(len(given)) or real(self, given))
     checked, check = [], admission.check_escape
     monkeypatch.setattr(
-        admission, "check_escape", lambda seen, held, kept: checked.append(len(held)) or check(seen, held)
+        admission, "check_escape", lambda seen, held, kept, host_pid: checked.append(len(held)) or check(seen, held)
     )
     units = {"gemlet.dev/compute-units": "1", "gemlet.dev/memory-units": "1"}
     containers = [{"name": f"c{number}", "resources": {"limits": units}} for number in range(1000)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from gemlet.daemon import address
 from gemlet.errors import DeviceError
 from gemlet.kube import agent, cdi, checkpoint
+from gemlet.kube.book import NotWithheld
 from gemlet.kube.request import Amounts
 from tests.unit.kube import fakes
 
@@ -39,6 +41,40 @@ def test_a_node_without_gpus_says_so_once_and_offers_nothing(run, tmp_path, monk
     run(scenario())
     assert caplog.text.count("NVML cannot be used") == 1
     assert one._gpus.all == []
+
+
+def test_a_node_whose_units_the_kubelet_would_not_take_says_so_and_offers_nothing(run, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(agent, "INVENTORY_SECONDS", 0.01)
+    monkeypatch.setattr(agent.NvmlInventory, "devices", lambda _: [])
+    name = "GPU-00000000-0000-0000-0000-0000000000{:02x}"
+    found = [
+        dataclasses.replace(fakes.GPUS[0], index=each, uuid=name.format(each), memory=288 * fakes.GIB)
+        for each in range(16)
+    ]
+    monkeypatch.setattr(agent.inventory, "read", lambda: found)
+    options = agent.AgentOptions(
+        node="n1", endpoint=address.explicit(tmp_path), api=None, directory=tmp_path, face="units", oversubscribe=8
+    )
+    one = agent.Agent(options, None)
+    watching, *others = one.tasks()
+    for other in others:
+        other.close()
+
+    async def scenario():
+        task = asyncio.create_task(watching)
+        await one._looked.wait()
+        assert one._gpus.all == []
+        assert len(one._book.gpus) == 16, "shares that there are stay what they are"
+        one._looked.clear()
+        monkeypatch.setattr(agent.inventory, "read", lambda: found[:8])
+        while not one._gpus.all:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(scenario())
+    assert caplog.text.count("does not take a list of 147456 gemlet.dev/memory-units") == 1
+    assert "offer the memory of this node fewer times" in caplog.text
 
 
 def test_a_lost_gpu_costs_no_other_share_and_one_that_comes_late_is_told_of(run, tmp_path, monkeypatch):
@@ -141,3 +177,44 @@ def test_what_could_not_be_written_is_written_when_it_can(run, tmp_path, monkeyp
 
     run(scenario())
     assert caplog.text.count("shares: [Errno 28]") == 1
+
+
+def test_what_is_not_withheld_is_tried_again_without_a_daemon_and_counted(run, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(agent, "RESTORE_SECONDS", 0.01)
+    options = agent.AgentOptions(
+        node="n1", endpoint=address.explicit(tmp_path), api=None, directory=tmp_path, cdi=tmp_path / "cdi"
+    )
+    one = agent.Agent(options, None)
+    one._daemon = one._book._daemon = daemon = fakes.FakeDaemon()
+    one._book.gpus = {gpu.uuid: gpu for gpu in fakes.GPUS}
+    tasks = one.tasks()
+    (withholding,) = [task for task in tasks if task.__name__ == "_withhold"]
+    for other in tasks:
+        if other is not withholding:
+            other.close()
+
+    async def figures():
+        text = (await one._metrics()).text
+        return [line.split()[1] for line in text.splitlines() if line.startswith("gemlet_node_shares_")]
+
+    async def scenario():
+        await one._book.open(fakes.claim_share("u1"))
+        await one._book.open(fakes.claim_share("u2"))
+        stuck = fakes.Stuck(options.cdi, monkeypatch)
+        with pytest.raises(NotWithheld):
+            one._book.withhold("claim-u1", "hostile")
+        assert await figures() == ["1.0", "1.0"]
+        daemon.down = True
+        task = asyncio.create_task(withholding)
+        while stuck.tries < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        stuck.mended = True
+        while one._book.not_withheld():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        daemon.down = False
+        assert await figures() == ["1.0", "0.0"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(scenario())
+    assert caplog.text.count("claim-u1 cannot be withheld") == 1

@@ -14,7 +14,7 @@ import pytest
 from gemlet.errors import DaemonUnreachable, GemletError, Refused
 from gemlet.kube import book as book_module
 from gemlet.kube import cdi, checkpoint
-from gemlet.kube.book import NoRoom
+from gemlet.kube.book import NoRoom, NotWithheld
 from gemlet.kube.request import Amounts
 from gemlet.kube.share import Share
 from tests.unit.kube import fakes
@@ -226,11 +226,38 @@ def test_everything_is_back_after_a_reboot(node, run):
     node.shares.mkdir()
     node.daemon.opened.clear()
     after = node.restart()
-    assert after.incomplete(set())
+    assert after.incomplete({})
     run(after.restore())
     assert set(node.daemon.opened) == {"default/u1", "default/u2"}
     assert cdi.share_ids(node.cdi) == {"claim-u1", "claim-u2"}
-    assert not after.incomplete(set(node.daemon.opened))
+    assert not after.incomplete(run(node.daemon.shares()))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"min": 0.2},
+        {"max": 1.0},
+        {"memory": 80 * fakes.GIB},
+        {"resident": 0},
+        {"priority": "latency"},
+        {"device": None},
+    ],
+    ids=str,
+)
+def test_a_group_with_other_limits_than_the_book_s_gets_those(node, run, changed):
+    """Of a daemon that found an older file of its own, or of `gemlet set`: it was for the rest of the pod's life."""
+    run(node.book.open(fakes.claim_share("u1")))
+    run(node.book.open(fakes.claim_share("u2")))
+    wanted = run(node.daemon.shares())
+    assert not node.book.incomplete(wanted)
+    node.daemon.terms["default/u1"] = wanted["default/u1"]._replace(**changed)
+    for unaccounted in (set(), {"claim-u0"}):
+        node.book.unaccounted = unaccounted
+        assert node.book.incomplete(run(node.daemon.shares()))
+    run(node.book.restore())
+    assert run(node.daemon.shares()) == wanted
+    assert not node.book.incomplete(wanted)
 
 
 def test_shares_that_the_book_does_not_know_are_removed(node, run):
@@ -341,23 +368,23 @@ def test_a_change_that_fails_late_is_taken_back_everywhere(node, run, monkeypatc
     with pytest.raises(DaemonUnreachable):
         run(node.book.change(wanted))
     assert node.daemon.opened["default/u1"][0].limit == 100
-    assert node.book.incomplete(set(node.daemon.opened))
+    assert node.book.incomplete(run(node.daemon.shares()))
     run(node.book.restore())
     assert node.daemon.opened["default/u1"][0] == before.amounts
-    assert not node.book.incomplete(set(node.daemon.opened))
+    assert not node.book.incomplete(run(node.daemon.shares()))
     run(node.book.catch_up())
     assert checkpoint.load(node.path / "checkpoint.json").shares == [before, other]
 
 
 def test_a_directory_that_is_nobodys_is_found(node, run):
     run(node.book.open(fakes.claim_share()))
-    assert not node.book.incomplete(set(node.daemon.opened))
+    assert not node.book.incomplete(run(node.daemon.shares()))
     (node.shares / "slot-1").mkdir()
     (node.shares / "slot-2").symlink_to(node.path)
     (node.shares / "slot-3").touch()
-    assert node.book.incomplete(set(node.daemon.opened))
+    assert node.book.incomplete(run(node.daemon.shares()))
     run(node.book.restore())
-    assert not node.book.incomplete(set(node.daemon.opened))
+    assert not node.book.incomplete(run(node.daemon.shares()))
 
 
 def test_a_change_that_fails_changes_nothing(node, run):
@@ -514,3 +541,123 @@ def test_who_waited_for_a_share_to_close_is_alone_with_it(node, run):
     run(crossing())
     assert node.leftovers() == []
     assert not node.book._locks
+
+
+class TestFilesThatCannotBeRemoved:
+    """A container runtime starts a container in a share by the share's file, whatever the agent knows."""
+
+    def test_what_is_withheld_in_vain_is_tried_again_until_it_is_withheld(self, node, run, monkeypatch):
+        run(node.book.open(fakes.claim_share()))
+        stuck = fakes.Stuck(node.cdi, monkeypatch)
+        with pytest.raises(NotWithheld, match=r"claim-u1 cannot be withheld .*Read-only file system") as caught:
+            node.book.withhold("claim-u1", "hostile")
+        assert str(node.cdi) in caught.value.hint
+        for agent in (node.book, node.restart()):
+            assert (agent.withheld(), agent.not_withheld()) == ({"claim-u1"}, {"claim-u1"})
+            assert agent.incomplete(run(node.daemon.shares()))
+            with pytest.raises(NotWithheld):
+                run(agent.restore())
+        stuck.mended = True
+        run(node.book.restore())
+        assert cdi.share_ids(node.cdi) == set()
+        assert (node.book.withheld(), node.book.not_withheld()) == ({"claim-u1"}, set())
+        assert not node.book.incomplete(run(node.daemon.shares()))
+
+    def test_it_is_tried_again_without_a_daemon(self, node, run, monkeypatch):
+        for uid in ("u1", "u2"):
+            run(node.book.open(fakes.claim_share(uid)))
+        stuck = fakes.Stuck(node.cdi, monkeypatch)
+        for uid in ("u1", "u2"):
+            with pytest.raises(NotWithheld):
+                node.book.withhold(f"claim-{uid}", "hostile")
+        node.daemon.down = True
+        with pytest.raises(NotWithheld):
+            node.book.withhold_again()
+        assert stuck.tries == 4, "one that fails keeps no other"
+        stuck.mended = True
+        node.book.withhold_again()
+        assert cdi.share_ids(node.cdi) == set()
+
+    def test_a_mark_that_could_not_be_made_is_made(self, node, run):
+        """The next agent would give the share out again before it had seen the pod."""
+        run(node.book.open(fakes.claim_share()))
+        shutil.rmtree(node.shares / "claim-u1")
+        with pytest.raises(NotWithheld, match="No such file"):
+            node.book.withhold("claim-u1", "hostile")
+        assert cdi.share_ids(node.cdi) == set(), "the file has gone all the same"
+        assert node.book.incomplete(run(node.daemon.shares()))
+        run(node.book.restore())
+        assert node.book.not_withheld() == set()
+        run(node.restart().restore())
+        assert cdi.share_ids(node.cdi) == set()
+
+    def test_a_claim_is_not_given_again_before_it_is_withheld(self, node, run, monkeypatch):
+        run(node.book.open(fakes.claim_share()))
+        stuck = fakes.Stuck(node.cdi, monkeypatch)
+        with pytest.raises(NotWithheld):
+            node.book.withhold("claim-u1", "hostile")
+        with pytest.raises(NotWithheld):
+            run(node.book.open(fakes.claim_share()))
+        node.book.release("claim-u1", "hostile")
+        assert run(node.book.open(fakes.claim_share())).id == "claim-u1", "the pod for which it was withheld has gone"
+        assert not stuck.mended
+
+    def test_a_mark_that_could_not_be_removed_is_removed(self, node, run, monkeypatch):
+        """The next agent would withhold the share from the pods that wait for it."""
+        run(node.book.open(fakes.claim_share()))
+        node.book.withhold("claim-u1", "hostile")
+        stuck = fakes.Stuck(node.shares / "claim-u1", monkeypatch)
+        with pytest.raises(OSError, match="Read-only"):
+            node.book.release("claim-u1", "hostile")
+        assert node.book.incomplete(run(node.daemon.shares()))
+        stuck.mended = True
+        run(node.book.restore())
+        assert not node.book.incomplete(run(node.daemon.shares()))
+        assert (node.restart().withheld(), cdi.share_ids(node.cdi)) == (set(), {"claim-u1"})
+
+    def test_what_cannot_be_closed_is_not_given_to_others(self, node, run, monkeypatch):
+        run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(compute=60))))
+        stuck = fakes.Stuck(node.cdi, monkeypatch)
+        with pytest.raises(OSError, match="Read-only"):
+            run(node.book.close("claim-u1"))
+        assert set(node.daemon.opened) == {"default/u1"}, "who starts in it is held to it"
+        with pytest.raises(NoRoom, match="60 of 100 is taken"):
+            run(node.book.open(fakes.claim_share("u2", granted=fakes.amounts(compute=60))))
+        with pytest.raises(OSError, match="Read-only"):
+            run(node.book.open(fakes.claim_share("u3", group="default/u1", granted=fakes.amounts(compute=1))))
+        stuck.mended = True
+        run(node.book.close("claim-u1"))
+        assert node.leftovers() == []
+
+    def test_a_file_that_is_nobodys_is_found_and_stops_nothing_else(self, node, run, monkeypatch):
+        run(node.book.open(fakes.claim_share()))
+        cdi.path_of(node.cdi, "claim-u0").write_text("{}")
+        node.daemon.opened["default/u0"] = (fakes.amounts(), "", None)
+        node.daemon.terms["default/u0"] = node.daemon.terms["default/u1"]
+        stuck = fakes.Stuck(node.cdi, monkeypatch)
+        for _ in range(2):
+            assert node.book.incomplete(run(node.daemon.shares()))
+            with pytest.raises(OSError, match="Read-only"):
+                run(node.book.restore())
+        assert set(node.daemon.opened) == {"default/u1"}
+        stuck.mended = True
+        run(node.book.restore())
+        assert not node.book.incomplete(run(node.daemon.shares()))
+
+    def test_a_slot_closes_on_a_node_whose_cdi_directory_is_read_only(self, node, run, monkeypatch):
+        """It has no file; Linux refuses to remove what is not there, too."""
+        run(node.book.open(fakes.slot_share()))
+        fakes.Stuck(node.cdi, monkeypatch)
+        run(node.book.close("claim-s0"))
+        assert node.leftovers() == []
+
+    def test_a_file_that_cannot_be_looked_at_may_be_there(self, node, monkeypatch):
+        assert not cdi.is_there(node.cdi, "claim-u1"), "nor is its directory"
+        node.cdi.touch()
+        assert not cdi.is_there(node.cdi, "claim-u1")
+
+        def unreadable(path):
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(type(node.cdi), "lstat", unreadable)
+        assert cdi.is_there(node.cdi, "claim-u1")

@@ -81,7 +81,7 @@ def test_whatever_is_in_use_stays(node, run, file, caplog, damage):
         assert Path(after.socket("claim-u1")).exists()
         assert Path(after.socket("slot-0")).exists()
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
-        assert not after.incomplete(groups), "or the agent would restore every two seconds"
+        assert not after.incomplete(run(node.daemon.shares())), "or the agent would restore every two seconds"
     (kept,) = node.path.glob("checkpoint.json.damaged-*")
     assert kept.read_bytes() == damage(data)
     assert "error: the checkpoint" in caplog.text

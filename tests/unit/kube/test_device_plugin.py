@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 
 import grpc
 import pytest
 
-from gemlet.errors import GemletError
+from gemlet.errors import DeviceError, GemletError
 from gemlet.kube import rpc
-from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
+from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.share import Pod
+from gemlet.kube.slots import gpu_of
 from tests.unit.kube import fakes, grpc_peer
 
 FIRST, SECOND = fakes.FIRST, fakes.SECOND
@@ -230,6 +232,9 @@ def test_a_container_that_would_leave_its_share_does_not_start(setup, run):
             setup.container = {"name": "c", "securityContext": {"privileged": True}}
             await refused(setup.pre_start(plugin, slot), "spec.containers[1].securityContext.privileged")
             setup.container = {"name": "c"}
+            setup.more = {"hostPID": True}
+            await refused(setup.pre_start(plugin, slot), "spec.hostPID")
+            setup.node.book.host = dataclasses.replace(setup.node.book.host, access="simulated")
             await setup.pre_start(plugin, slot)
 
     run(scenario())
@@ -362,6 +367,53 @@ def test_memory_that_its_gpu_has_not_left_is_waited_for(setup, run):
             await refused(setup.pre_start(compute, f"{FIRST}::c1"), f"memory: 5Gi does not fit on {FIRST}")
 
     run(scenario())
+
+
+def large_node(number, gib):
+    return [
+        dataclasses.replace(
+            fakes.GPUS[0],
+            index=each,
+            uuid=f"GPU-00000000-0000-0000-0000-0000000000{each:02x}",
+            memory=gib * fakes.GIB,
+            numa=each // 4,
+        )
+        for each in range(number)
+    ]
+
+
+def test_the_memory_of_the_largest_node_is_listed(setup, run):
+    """Eight GPUs of 288 GiB, eight times over: the message had 4.9 MB, and gRPC takes 4 MiB. The plugin of memory was
+    ended by that each time it registered."""
+    gpus = large_node(8, 288 * 8)
+
+    async def scenario():
+        async with setup.running_units() as (_, memory):
+            setup.gpus.all.clear()
+            await setup.gpus.set(gpus)
+            await setup.gpus.serve(False)
+            watch = setup.kubelet.call(memory, "ListAndWatch")(messages.Empty())
+            listed = [device.ID for device in (await watch.read()).devices]
+            watch.cancel()
+            assert len(listed) == len(set(listed)) == 8 * 288 * 8 * 4
+            request = messages.PreferredAllocationRequest()
+            request.container_requests.add(available_deviceIDs=listed, allocation_size=64)
+            hint = await setup.kubelet.call(memory, "GetPreferredAllocation")(request)
+            chosen = list(hint.container_responses[0].deviceIDs)
+            assert len(chosen) == 64
+            assert len({gpu_of(device) for device in chosen}) == 1
+
+    run(scenario())
+
+
+def test_a_node_of_which_no_list_is_taken_is_refused(setup):
+    both = UnitResources(setup.allocations, packing="pack").both()
+    for resource in both:
+        check_list(resource, large_node(8, 288 * 8))
+    with pytest.raises(DeviceError, match=r"147456 gemlet.dev/memory-units: it has 7\d{6} bytes, of at most") as caught:
+        check_list(both[1], large_node(16, 288 * 8))
+    assert "memoryOversubscription" in caught.value.hint
+    check_list(setup.slots(), large_node(16, 288 * 8))
 
 
 def test_a_restarted_kubelet_is_registered_with_again(setup, run):

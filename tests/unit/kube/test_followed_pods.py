@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import msgspec
 import pytest
@@ -75,7 +76,7 @@ class TestFollower:
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
         assert "env[LD_PRELOAD]" in event["message"]
-        assert not node.book.incomplete(set(node.daemon.opened)), "it is not put back"
+        assert not node.book.incomplete(run(node.daemon.shares())), "it is not put back"
         run(node.book.restore())
         run(node.book.open(fakes.claim_share("u1")))
         assert cdi.share_ids(node.cdi) == {"claim-u2"}
@@ -88,6 +89,29 @@ class TestFollower:
         run(node.book.close("claim-u1"))
         run(node.book.open(fakes.claim_share("u1")))
         assert len(cdi.share_ids(node.cdi)) == 2, "what is closed is forgotten"
+
+    def test_a_share_is_withheld_from_pods_among_the_host_s_processes_but_for_simulated_gpus(self, node, run):
+        """By /proc/PID/root a container's root reaches the files of all others, their shares' sockets among them."""
+        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        seen = claiming_pod("curious", "u1")
+        seen["spec"]["hostPID"] = True
+        run(applied(follower, seen))
+        assert node.book.withheld() == {"claim-u1"}
+        node.book.host = dataclasses.replace(node.book.host, access="simulated")
+        run(applied(follower, seen))
+        assert node.book.withheld() == set()
+
+    def test_a_share_that_cannot_be_withheld_is_not_said_to_be(self, node, run, monkeypatch, caplog):
+        api = fakes.FollowedApi()
+        run(node.book.open(fakes.claim_share("u1")))
+        fakes.Stuck(node.cdi, monkeypatch)
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        run(applied(PodFollower(api, node.book, "n1"), hostile))
+        ((_, event),) = api.created
+        assert "no container starts" not in event["message"]
+        assert "claim-u1 cannot be withheld from new containers" in event["message"]
+        assert "share=claim-u1 not withheld from pod=default/hostile" in caplog.text
 
     def test_a_pod_that_was_there_before_its_claim_was_a_share_is_checked(self, node, run):
         """It may name its node itself, or come with the pod for which the claim is prepared; the kubelet starts it in
@@ -214,7 +238,7 @@ class TestFollower:
             node.restart()
             run(node.book.restore())
             assert cdi.share_ids(node.cdi) == {"claim-u2"}
-            assert not node.book.incomplete(set(node.daemon.opened))
+            assert not node.book.incomplete(run(node.daemon.shares()))
             api = fakes.FollowedApi()
             api.objects["/api/v1/pods"] = {"items": pods}
             run(PodFollower(api, node.book, "n1")._follow())
@@ -244,7 +268,7 @@ class TestFollower:
         monkeypatch.setattr(cdi, "write", tried)
         run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert len(cdi.share_ids(node.cdi)) == 2
-        assert node.book.incomplete(set(node.daemon.opened))
+        assert node.book.incomplete(run(node.daemon.shares()))
         run(node.book.restore())
         assert len(cdi.share_ids(node.cdi)) == 3
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,3 +92,30 @@ def test_all_unit_names_are_short_and_distinct():
     names = units.compute_ids(fakes.GPUS[0]) + units.memory_ids(fakes.GPUS[0])
     assert len(names) == len(set(names)) == 100 + 80 * 4
     assert max(map(len, names)) <= 63
+
+
+@given(st.uuids())
+def test_a_gpu_has_a_short_name_from_which_its_uuid_comes_back(uuid):
+    name = slots.short_name(f"GPU-{uuid}")
+    assert len(name) == 22
+    assert slots.gpu_of(f"{name}::m12345") == f"GPU-{uuid}"
+
+
+@pytest.mark.parametrize("odd", ["GPU-gone", f"GPU-{'A' * 32}", "MIG-GPU-1/0/0", "x" * 22, "-" * 22, ""])
+def test_what_is_no_uuid_keeps_its_name(odd):
+    assert slots.short_name(odd) == odd
+
+
+def gpu_of_size(gib, number=0):
+    uuid = f"GPU-00000000-0000-0000-0000-0000000000{number:02x}"
+    return dataclasses.replace(fakes.GPUS[0], index=number, uuid=uuid, memory=gib * fakes.GIB)
+
+
+@pytest.mark.parametrize(("gib", "whole"), [(80, True), (288, True), (512, True), (513, False), (288 * 8, False)])
+def test_memory_units_have_short_names_where_a_gpu_has_many(gib, whole):
+    """And only there: pods of an agent before this one have the long ones."""
+    gpu = gpu_of_size(gib)
+    ids = units.memory_ids(gpu)
+    assert len(set(ids)) == gib * 4
+    assert ids[0].startswith(gpu.uuid) is whole
+    assert {slots.gpu_of(device) for device in ids} == {gpu.uuid}
