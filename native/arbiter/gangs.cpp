@@ -37,6 +37,11 @@ bool Gangs::is_gang(const std::string& group) const {
     return find(group) != nullptr;
 }
 
+bool Gangs::saturates(const Gang& gang) {
+    return std::all_of(gang.members.begin(), gang.members.end(),
+                       [](const Member& member) { return member.seen.clients > 0 && member.seen.ranks.saturate; });
+}
+
 const Gangs::Gang* Gangs::find(const std::string& name) const {
     const auto found = std::lower_bound(gangs_.begin(), gangs_.end(), name,
                                         [](const Gang& gang, const std::string& other) { return gang.name < other; });
@@ -139,7 +144,8 @@ void Gangs::look(Nanoseconds now) {
         }
     }
     // Gangs that had slots together share again together, or some would wait on their devices for the others' ends.
-    // One that shares with all whom it meets waits for nobody.
+    // One that shares with all whom it meets waits for nobody, unless it is always at work on all its devices: then
+    // it would run in all their slots, in slices, and their ranks would wait for each other there.
     std::vector<bool> held(devices_.size());  // whether one of those that are held is on it
     for (Gang& gang : gangs_) {
         gang.held = gang.contends;
@@ -147,7 +153,8 @@ void Gangs::look(Nanoseconds now) {
     }
     for (bool more = true; std::exchange(more, false);)
         for (Gang& gang : gangs_) {
-            if (!gang.planned || gang.held || !gang.exclusive || !is_on(gang, held)) continue;
+            const bool had_slots = gang.planned && gang.exclusive;
+            if (gang.held || !(had_slots || saturates(gang)) || !is_on(gang, held)) continue;
             gang.held = more = true;
             hold(gang, held);
         }

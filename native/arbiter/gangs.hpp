@@ -108,6 +108,7 @@ class Gangs {
     static bool catches_up(const Gang& gang);
     bool spent(const Gang& gang) const;
     bool alone(const Gang& gang) const;  // nobody else is due a turn on its devices
+    static bool saturates(const Gang& gang);
     static double due_share(const Gang& gang);
     bool drained(const Gang& gang) const;
     static Nanoseconds work(const Gang& gang);       // completed so far

@@ -159,10 +159,10 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         if (!client->lately) continue;
         a.exclusive |= client->standing.exclusive();
         const Observation& seen = client->seen;
-        const bool runs = client->active && !client->waiting;
+        const bool runs = client->active && !client->waiting, will_run = now < group->lingers_until;
         a.ranks.add({.any = true,
                      .behind = client->waiting || (runs && client->standing.behind),
-                     .saturate = client->waiting || (runs && seen.always_waits()),
+                     .saturate = client->waiting || ((runs || will_run) && seen.always_waits()),
                      .duty = seen.duty()});
     }
     if (!a.ranks.any) a.ranks = {.any = true, .behind = false, .saturate = false, .duty = 1.0};
