@@ -17,13 +17,12 @@ class Estimates {
         std::atomic<uint64_t> key{0};
         std::atomic<uint32_t> nanoseconds{0};
         std::atomic<uint16_t> until_sample{0};
-        std::atomic<uint8_t> doublings{0};    // of the interval between two samples
-        std::atomic<bool> was_longer{false};  // than the estimate by far: the last sample
+        std::atomic<uint16_t> interval{0};
     };
 
     // Before the first sample of a function: long enough that a stranger cannot flood the device unseen.
     static constexpr uint32_t kUnknown = 100'000;
-    static constexpr uint8_t kMostDoublings = 10;
+    static constexpr uint16_t kMaxInterval = 1024;
 
     // Cheap, since every launch makes one; find() does the mixing.
     static uint64_t key(const void* function, uint64_t blocks) {
@@ -36,14 +35,14 @@ class Estimates {
         return entries_[key >> 40 & (kEntries - 1)];
     }
 
-    // Counts one launch; true if this one is to be timed. Intervals double from 1 to 1024, so a kernel is
+    // Counts one launch; true if this one is to be timed. Intervals double from 1 to kMaxInterval, so a kernel is
     // known after its first launch and costs two event records in a thousand launches from then on.
     static bool count(Entry& e, uint64_t key) {
         if (e.key.load(std::memory_order_relaxed) != key) {
             e.key.store(key, std::memory_order_relaxed);
             e.nanoseconds.store(kUnknown, std::memory_order_relaxed);
-            e.was_longer.store(false, std::memory_order_relaxed);
-            time_next(e);
+            e.interval.store(1, std::memory_order_relaxed);
+            e.until_sample.store(1, std::memory_order_relaxed);
             return true;
         }
         uint16_t left = e.until_sample.load(std::memory_order_relaxed);
@@ -51,9 +50,10 @@ class Estimates {
             e.until_sample.store(uint16_t(left - 1), std::memory_order_relaxed);
             return false;
         }
-        const uint8_t doublings = std::min<uint8_t>(e.doublings.load(std::memory_order_relaxed) + 1, kMostDoublings);
-        e.doublings.store(doublings, std::memory_order_relaxed);
-        e.until_sample.store(uint16_t(1u << doublings), std::memory_order_relaxed);
+        uint16_t interval = e.interval.load(std::memory_order_relaxed);
+        if (interval < kMaxInterval) interval = uint16_t(interval * 2);
+        e.interval.store(interval, std::memory_order_relaxed);
+        e.until_sample.store(interval, std::memory_order_relaxed);
         return true;
     }
 
@@ -68,7 +68,7 @@ class Estimates {
     static void sample_next(Entry& e) { e.until_sample.store(1, std::memory_order_relaxed); }
 
     // Its only sample so far may be of a launch that loaded its module, or its last one was not believed.
-    static bool doubted(const Entry& e) { return e.doublings.load(std::memory_order_relaxed) <= 1; }
+    static bool doubted(const Entry& e) { return e.interval.load(std::memory_order_relaxed) <= 2; }
 
     // Takes up to kMemo of the launches that need no sample off the entry, for the caller to count by itself.
     static constexpr uint16_t kMemo = 64;
@@ -79,12 +79,10 @@ class Estimates {
         return taken;
     }
 
-    // A sample far above the estimate may be a neighbour's time slice, a module being loaded, or a wait for a peer on
-    // another device, in the middle of it; or the kernel's arguments have changed. The next launch is timed again,
-    // and if that took as long it is believed, by half. A rank that believed a wait for its peer would find that its
-    // next collective ends too late for each of its slots. A sample far below is believed at once: nothing makes a
-    // kernel look shorter than it is. While others run on the device (`shared`) a sample above the estimate says
-    // nothing.
+    // A sample far above the estimate may be a neighbour's time slice, or a module being loaded, in the middle of it,
+    // or the kernel's arguments have changed: believed by half, and the next launch is timed again. One far below is
+    // believed at once: nothing makes a kernel look shorter than it is.
+    // While others run on the device (`shared`) a sample above the estimate says nothing.
     void learn(uint64_t key, uint64_t sample_ns, bool first, bool shared) {
         if (!first) usually(sample_ns);
         Entry& e = find(key);
@@ -93,21 +91,17 @@ class Estimates {
         if (shared && sample_ns > old && !(first && old == kUnknown)) return;
         // Pairs of events jitter by a few microseconds, which does not count as a surprise.
         constexpr uint64_t kJitter = 5'000;
-        const bool longer = sample_ns > old + old / 2 + kJitter, surprising = longer || sample_ns + kJitter < old / 2;
-        const bool again = e.was_longer.exchange(longer, std::memory_order_relaxed);
-        if (longer && !first && !again) return time_next(e);
+        bool surprising = sample_ns > old + old / 2 + kJitter || sample_ns + kJitter < old / 2;
         uint64_t next = first || sample_ns < old / 2 ? sample_ns : (old + sample_ns) / 2;
         constexpr uint64_t kShortest = 500, kLongest = 4'000'000'000u;
         e.nanoseconds.store(uint32_t(std::clamp(next, kShortest, kLongest)), std::memory_order_relaxed);
-        if (surprising && !first) time_next(e);
+        if (surprising && !first) {
+            e.interval.store(1, std::memory_order_relaxed);
+            e.until_sample.store(1, std::memory_order_relaxed);
+        }
     }
 
   private:
-    static void time_next(Entry& e) {
-        e.doublings.store(0, std::memory_order_relaxed);
-        e.until_sample.store(1, std::memory_order_relaxed);
-    }
-
     // The median over the kernels that are timed. A neighbour's time slice in the middle of one, a module that was
     // loaded or a wait for a peer say nothing about the others: a queue that is thought to be long is not filled.
     void usually(uint64_t sample_ns) {

@@ -146,25 +146,7 @@ static void samples_of_a_shared_device() {
     table->learn(key, 5 * kMs, false, true);
     CHECK(ns() == 300 * kUs && table->find(key).until_sample == left);
     table->learn(key, 5 * kMs, false, false);
-    table->learn(key, 5 * kMs, false, false);
     CHECK(ns() > 2 * kMs);  // it has grown indeed
-}
-
-static void one_that_takes_long_is_not_believed_before_another() {
-    const auto table = std::make_unique<Estimates>();
-    const uint64_t key = Estimates::key(&kUs, 7);
-    const auto ns = [&] { return uint64_t(table->find(key).nanoseconds); };
-    CHECK(Estimates::count(table->find(key), key));
-    table->learn(key, 17 * kUs, true, false);
-    for (int slots = 0; slots < 10; ++slots) {
-        table->learn(key, 50 * kMs, false, false);  // it waited for its peer
-        CHECK(ns() == 17 * kUs && Estimates::doubted(table->find(key)));
-        table->learn(key, 17 * kUs, false, false);
-    }
-    for (int launches = 0; launches < 6; ++launches) table->learn(key, 3 * kMs, false, false);
-    CHECK(ns() > 2'500 * kUs && ns() <= 3 * kMs);
-    table->learn(key, 17 * kUs, false, false);
-    CHECK(ns() == 17 * kUs);
 }
 
 static void kernels_that_were_never_timed() {
@@ -220,7 +202,6 @@ int main() {
     a_pause_counts_for_no_more_than_twice_what_is_granted();
     threads_that_wait();
     samples_of_a_shared_device();
-    one_that_takes_long_is_not_believed_before_another();
     kernels_that_were_never_timed();
     an_estimate_that_is_doubted_is_timed_again();
     few_kernels_are_timed();
