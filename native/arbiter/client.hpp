@@ -19,10 +19,15 @@ struct Standing {
     Nanoseconds backoff = 0;        // it stays so for at least this long
     Nanoseconds released = kNever;  // when it was last released; kNever: not yet
     bool misjudged = false;         // ... because it should never have taken turns, which is no trial
-    Nanoseconds evidence = 0;       // it must have looked busy for this long before it takes turns with its like
-    bool at_ease = false;           // its host hardly waits, so its promise is not near danger
-    double samples = 0.0;           // looks at its queues while it had the device to itself, since it is exclusive
-    double wasted = 0.0;            // ns that its pauses then left the device idle, less what turns save
+    // Of ranks: what it had completed when it last became exclusive or was released, how much a ns while it took
+    // turns, and whether it completed less when it was released after that.
+    Nanoseconds completed = 0;
+    double pace = 0.0;
+    bool failed = false;
+    Nanoseconds evidence = 0;  // it must have looked busy for this long before it takes turns with its like
+    bool at_ease = false;      // its host hardly waits, so its promise is not near danger
+    double samples = 0.0;      // looks at its queues while it had the device to itself, since it is exclusive
+    double wasted = 0.0;       // ns that its pauses then left the device idle, less what turns save
 
     bool exclusive() const { return why != Why::kShares; }
     // It takes turns with its like only.

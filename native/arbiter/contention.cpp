@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "arbiter/counters.hpp"
+
 namespace gemlet::arbiter {
 namespace {
 
@@ -58,6 +60,12 @@ bool well_sliced(const Party& a, double promised_a, const Party& b, double promi
     if (!one.known_together() || !other.known_together()) return true;  // it will show
     const double of_a = one.together().work_rate(), of_b = other.together().work_rate(), all = of_a + of_b;
     return all >= kRanksTogether && of_a >= promised_a * all && of_b >= promised_b * all;
+}
+
+// What it completed a ns since it last became exclusive or was released.
+double pace(const Client& client, Nanoseconds since, Nanoseconds now) {
+    const Nanoseconds done = growth(client.seen.work(), client.standing.completed);
+    return static_cast<double>(done) / static_cast<double>(std::max<Nanoseconds>(now - since, 1));
 }
 
 bool same_kind(const Party& a, const Party& b) {
@@ -163,17 +171,24 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
 void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
     if (party.client->seen.unlike_alone()) party.client->seen.forget_alone();
     Standing& standing = party.client->standing;
-    const bool again =
-        standing.released != kNever && !standing.misjudged && now - standing.released < kSoon * standing.backoff;
+    const bool soon = standing.released != kNever && now - standing.released < kSoon * standing.backoff;
+    standing.failed = soon && party.peers.any && pace(*party.client, standing.released, now) < standing.pace;
+    standing.completed = party.client->seen.work();
+    const bool again = soon && (!standing.misjudged || standing.failed);
     // A trial costs a service some of its requests.
     const Nanoseconds first = why == Why::kSlowed ? kRequests * p_.backoff_min : p_.backoff_min;
     standing.backoff = again ? std::min(2 * standing.backoff, p_.backoff_max) : first;
+    // ... and ranks the time that it took, and what they then left on their devices.
+    if (standing.failed)
+        standing.backoff = std::clamp(kRequests * (now - standing.released), standing.backoff, p_.backoff_max);
     standing.why = why;
     standing.since = now;
     standing.samples = standing.wasted = 0.0;
 }
 
 void Contention::make_shared(Client& client, Nanoseconds now) const {
+    client.standing.pace = pace(client, client.standing.since, now);
+    client.standing.completed = client.seen.work();
     client.standing.why = Why::kShares;
     client.standing.released = now;
     client.standing.misjudged = false;
@@ -289,8 +304,11 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool hopeless =
             standing.why == Why::kSlowed ? saturate > 0 : needs_turns || (saturate > 1 && always_busy(party));
         const bool decided = standing.contends() && !party.peers.any;  // by what it wastes
-        const bool on_trial = !hopeless && !decided && now - standing.since >= standing.backoff;
-        if (!misjudged && !room && !on_trial) continue;
+        const bool tried_enough = now - standing.since >= standing.backoff;
+        const bool on_trial = !hopeless && !decided && tried_enough;
+        // How long ranks wait for each other in slices does not show while they take turns.
+        const bool failed = party.peers.any && standing.failed && !tried_enough;
+        if (failed || (!misjudged && !room && !on_trial)) continue;
         make_shared(client, now);
         if (misjudged) {
             reconsider(client.standing, now);
