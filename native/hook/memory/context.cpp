@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hook/lookup/driver.h"
+#include "hook/lookup/driver_end.h"
 #include "hook/lookup/intercept.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
@@ -239,6 +240,7 @@ extern "C" {
 CUresult cuInit(unsigned int flags) {
     CUresult result = real::cuInit(flags);
     if (result == CUDA_SUCCESS) {
+        watch_driver_end();
         check_lookup();
         started.store(true, std::memory_order_release);
         client_start();

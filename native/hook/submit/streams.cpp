@@ -93,7 +93,7 @@ Stream* stream_for(CUstream handle, bool per_thread) {
     bool own_default = handle == CU_STREAM_PER_THREAD || (!handle && per_thread);
     Key key{nullptr, handle, nullptr};
     if (legacy || own_default) {
-        if (own().cuCtxGetCurrent(&key.context) != CUDA_SUCCESS || !key.context) return nullptr;
+        if (own().cuCtxGetCurrent.directly(&key.context) != CUDA_SUCCESS || !key.context) return nullptr;
         key.handle = legacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
         key.thread = own_default ? &thread_identity : nullptr;
     }
@@ -113,7 +113,7 @@ Stream* stream_for(CUstream handle, bool per_thread) {
 }
 
 bool passes_unknown() {
-    if (work_passes_unmanaged()) return true;
+    if (work_passes_unmanaged() || is_barred()) return true;
     CUcontext context = nullptr;
     const auto current = own().cuCtxGetCurrent;
     return current && current(&context) == CUDA_SUCCESS && !context;
