@@ -460,6 +460,84 @@ static void launch_at_exit(void) {
     for (int i = 0; i < 20; ++i) launch(100000, NULL);
 }
 
+// Runs after the driver's own handler: what still calls the driver then is seen.
+static void linger(void) {
+    CUresult r = cuCtxSynchronize();
+    if (r != CUDA_ERROR_DEINITIALIZED) {
+        fprintf(stderr, "the driver that was torn down answers %d\n", (int)r);
+        _exit(5);
+    }
+    usleep(30000);
+}
+
+static void* launch_some(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    CUstream own;
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 300; ++i) MUST(launch(20000 + (uint64_t)(i % 7) * 30000, own));
+    return NULL;
+}
+
+static void* end_program(void* unused) {
+    exit(0);
+}
+
+static void use_another_context(void) {
+    CUcontext another;
+    MUST(cuCtxCreate(&another, NULL, 0, device));
+    CUmodule module;
+    MUST(cuModuleLoadData(&module, kImage));
+    MUST(cuModuleGetFunction(&spin, module, "spin"));
+    for (int i = 0; i < 20; ++i) MUST(launch(100000, NULL));
+    MUST(cuCtxDestroy(another));
+}
+
+// Ends with much in its queues.
+static int leave_queued(const char* how) {
+    atexit(linger);
+    start();
+    pthread_t threads[3];
+    for (int i = 0; i < 3; ++i) pthread_create(&threads[i], NULL, launch_some, NULL);
+    for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
+    if (!strcmp(how, "contexts")) atexit(use_another_context);
+    if (!strcmp(how, "fork")) {
+        pid_t child = fork();
+        if (child == 0) exit(0);  // runs the handlers of its parent, whose driver it has not
+        int status = 0;
+        const uint64_t begin = now_ns();
+        waitpid(child, &status, 0);
+        if (status != 5 << 8 || now_ns() - begin > 1000000000) return 6;  // as linger() finds: no driver at all
+    }
+    if (!strcmp(how, "thread")) {
+        pthread_create(&threads[0], NULL, end_program, NULL);
+        for (;;) cuCtxSynchronize();
+    }
+    exit(0);
+}
+
+static pthread_t workers[4];
+
+static void* launch_until_refused(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    CUresult r;
+    while ((r = launch(1000000, NULL)) == CUDA_SUCCESS) did_one();
+    if (r != CUDA_ERROR_DEINITIALIZED) _exit(9);
+    return NULL;
+}
+
+static void join_workers(void) {
+    for (int i = 0; i < 4; ++i) pthread_join(workers[i], NULL);
+}
+
+// As a pool of threads does that is there before the driver is, and so goes after it.
+static int join_late(double seconds) {
+    atexit(join_workers);
+    start();
+    for (int i = 0; i < 4; ++i) pthread_create(&workers[i], NULL, launch_until_refused, NULL);
+    usleep((unsigned)(seconds * 1e6));
+    exit(0);
+}
+
 static int fork_after(double seconds) {
     start();
     work_for(0.1);
@@ -658,6 +736,8 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "sample")) return sample_memory();
     if (!strcmp(mode, "fork-before")) return fork_before(seconds);
     if (!strcmp(mode, "fork-after")) return fork_after(seconds);
+    if (!strcmp(mode, "leave-queued")) return leave_queued(argc > 3 ? argv[3] : "");
+    if (!strcmp(mode, "join-late")) return join_late(seconds);
     if (!strcmp(mode, "close-all")) return close_all(seconds);
     if (!strcmp(mode, "contexts")) return make_contexts((int)seconds);
     if (!strcmp(mode, "threads")) return threads(seconds);

@@ -171,6 +171,38 @@ def test_every_exit_ends(served: Served, machine: Machine, mode: str) -> None:
         os.kill(child, signal.SIGKILL)  # it keeps pipes of ours open
 
 
+def neighbours(machine: Machine, group: str | None) -> None:
+    """One program that always has work, unless there is no group for it."""
+    if group is None:
+        return
+    other = machine.start(group, "work", 60)
+    eventually(lambda: other.rounds() > 3)
+
+
+@pytest.mark.parametrize("neighbour", [None, "b"])
+@pytest.mark.parametrize("how", ["plain", "thread", "contexts", "fork"])
+def test_no_thread_of_the_hook_calls_a_driver_that_is_torn_down(
+    served: Served, machine: Machine, how: str, neighbour: str | None
+) -> None:
+    """The simulated driver ends a process whose hook does; the card's crashes now and then."""
+    neighbours(machine, neighbour)
+    for _ in range(5):
+        code, out, err = machine.start("a", "leave-queued", 0, how).end()
+        assert code == 0, (out, err)
+    eventually(lambda: not served.group("a").get("clients"))
+
+
+@pytest.mark.parametrize("neighbour", [None, "b"])
+def test_threads_that_wait_at_the_exit_can_be_joined(served: Served, machine: Machine, neighbour: str | None) -> None:
+    """Those of a pool that outlives the driver; the neighbour keeps its turn for long."""
+    served.server.set_group("b", workload="alone")
+    neighbours(machine, neighbour)
+    for _ in range(5):
+        code, out, err = machine.start("a", "join-late", 0.2).end()
+        assert code == 0, (out, err)
+    eventually(lambda: not served.group("a").get("clients"))
+
+
 @pytest.mark.parametrize("neighbour", [None, "b", "urgent"])
 def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, neighbour: str | None) -> None:
     """What is in flight cannot end before the thread has submitted more; so that thread must not wait for it."""
