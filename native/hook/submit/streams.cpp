@@ -134,11 +134,9 @@ bool is_capturing(CUstream handle) {
 
 void capture_begins() {
     launch_state.captures.fetch_add(1);
-    Table& t = table();
-    // A thread that is recording a mark right now finishes before the capture starts.
-    std::shared_lock lock(t.mutex);
-    for (auto& [key, stream] : t.slots)
-        if (Device* device = stream->device) device->pacer.barrier();
+    // A watcher that is recording a mark right now finishes before the capture starts.
+    for (CUdevice ordinal = 0; ordinal < kMaxDevices; ++ordinal)
+        if (Device* device = device_in_use(ordinal)) device->pacer.barrier();
 }
 
 void capture_began(CUstream handle, bool succeeded) {
@@ -170,6 +168,7 @@ void stream_destroying(CUstream handle) {
     Stream* stream = found->second;  // kept: marks may still name it
     t.slots.erase(found);
     launch_state.generation.fetch_add(1, std::memory_order_release);
+    lock.unlock();  // others go on while it waits for a record
     if (Device* device = stream->device) device->pacer.forget(*stream);
 }
 

@@ -190,6 +190,48 @@ static void flood(double seconds) {
     }
 }
 
+static void* launch_on(void* stream) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(launch(1000, (CUstream)stream));
+    return NULL;
+}
+
+// A thread is in a call for a stream whose queue is full, and which goes on once this one has done something else. That
+// thread is one of the program's, or the hook's own, which marks what was launched before the queue was full.
+static int beside_full_queue(const char* what, const char* whose) {
+    const int own = !strcmp(whose, "hook");
+    CUstream full, other;
+    CUevent event;
+    pthread_t waiting;
+    MUST(cuStreamCreate(&full, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    open_gate = 0;
+    MUST(cuLaunchHostFunc(full, wait_for_gate, NULL));
+    for (int i = own ? 4 : 1; i < 1022; ++i) MUST(cuEventRecord(event, full));
+    if (own) MUST(launch(1000, full));  // timed by two events
+    if (!own) pthread_create(&waiting, NULL, launch_on, full);
+    usleep(300000);
+    if (!strcmp(what, "capture")) {
+        CUgraph graph;
+        MUST(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        MUST(launch(1000, other));
+        MUST(cuStreamEndCapture(other, &graph));
+    }
+    if (!strcmp(what, "launch"))
+        for (int i = 0; i < 600; ++i) MUST(launch(20000, other));
+    if (!strcmp(what, "stream")) {
+        CUstream third;
+        MUST(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
+        MUST(launch(1000, third));
+        MUST(cuStreamDestroy(third));
+    }
+    open_gate = 1;
+    if (!own) pthread_join(waiting, NULL);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
 static void say(const char* line) {
     puts(line);
     fflush(stdout);
@@ -766,6 +808,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "elsewhere")) return from_elsewhere();
     if (!strcmp(mode, "pool-at-once")) return take_together(200, 0);
     if (!strcmp(mode, "graphs-at-once")) return take_together(100, 1);
+    if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);

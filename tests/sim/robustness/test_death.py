@@ -217,6 +217,13 @@ def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, ne
         eventually(lambda n=n, other=other: other.rounds() > n + 20)
 
 
+@pytest.mark.parametrize("whose", ["program", "hook"])
+@pytest.mark.parametrize("what", ["capture", "launch", "stream"])
+def test_work_beside_a_queue_that_is_full(served: Served, machine: Machine, what: str, whose: str) -> None:
+    """A thread, ``whose`` it is, is held up in the driver by a call of the hook's; that must hold up no other one."""
+    machine.run("a", "beside-full-queue", 0, 0, what, whose)
+
+
 def _end_of_parent(program: Running) -> tuple[int, str, str]:
     out = program.line()  # its child keeps the pipe open
     return program.wait(10), out, ""
