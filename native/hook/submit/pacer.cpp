@@ -139,6 +139,7 @@ void Pacer::learn() {
 }
 
 uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
+    const RelaxedCapture relaxed;  // another thread may capture, and there are events to be asked for
     std::unique_lock recording(stream.recording);
     std::unique_lock lock(mutex_);
     record(stream, lock);
@@ -317,6 +318,7 @@ bool Pacer::may_sample() {
 }
 
 bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample) {
+    const RelaxedCapture relaxed;
     const std::lock_guard recording(stream.recording);
     std::unique_lock lock(mutex_);
     if (samples_.size() >= kMaxSamples) learn();
@@ -399,6 +401,7 @@ std::vector<Stream*> Pacer::streams_of(CUcontext context) {
 }
 
 void Pacer::forget(CUcontext context) {
+    const RelaxedCapture relaxed;
     // The driver must not be asked for them any more. None is added: the caller holds the table of streams.
     std::vector<std::unique_lock<std::mutex>> recordings;
     for (Stream* stream : streams_of(context)) recordings.emplace_back(stream->recording);

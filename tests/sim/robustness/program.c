@@ -232,6 +232,38 @@ static int beside_full_queue(const char* what, const char* whose) {
     return 0;
 }
 
+static volatile int captured;
+
+static void* launch_meanwhile(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    CUstream own;
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    while (!captured) MUST(launch(400000, own));
+    MUST(cuStreamSynchronize(own));
+    return NULL;
+}
+
+// One thread captures, in the mode in which others must not do what is not safe meanwhile; launches are safe.
+static int capture_beside(void) {
+    pthread_t launcher;
+    CUstream stream;
+    CUgraph graph;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pthread_create(&launcher, NULL, launch_meanwhile, NULL);
+    usleep(100000);
+    for (int i = 0; i < 100; ++i) {
+        MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        for (int j = 0; j < 3; ++j) MUST(launch(1000, stream));
+        usleep(3000);
+        MUST(cuStreamEndCapture(stream, &graph));
+        MUST(cuGraphDestroy(graph));
+        usleep(3000);
+    }
+    captured = 1;
+    pthread_join(launcher, NULL);
+    return 0;
+}
+
 static void say(const char* line) {
     puts(line);
     fflush(stdout);
@@ -809,6 +841,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "pool-at-once")) return take_together(200, 0);
     if (!strcmp(mode, "graphs-at-once")) return take_together(100, 1);
     if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
+    if (!strcmp(mode, "capture-beside")) return capture_beside();
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);

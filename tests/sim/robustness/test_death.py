@@ -224,6 +224,14 @@ def test_work_beside_a_queue_that_is_full(served: Served, machine: Machine, what
     machine.run("a", "beside-full-queue", 0, 0, what, whose)
 
 
+@pytest.mark.parametrize("neighbour", [None, "b", "urgent"])
+def test_a_capture_beside_a_thread_that_launches(served: Served, machine: Machine, neighbour: str | None) -> None:
+    """That thread may wait in the hook until less is in flight, and so ask the driver about events of the hook's."""
+    served.server.set_group("urgent", priority="latency")
+    neighbours(machine, neighbour)
+    machine.run("a", "capture-beside")
+
+
 def _end_of_parent(program: Running) -> tuple[int, str, str]:
     out = program.line()  # its child keeps the pipe open
     return program.wait(10), out, ""
