@@ -23,7 +23,8 @@ inline void check(bool condition, CUresult otherwise = CUDA_ERROR_INVALID_VALUE)
 enum class Needs { kNothing, kInitialised };
 
 // A call of one of the hook's own threads, from beginning to end. None may be under way when the driver is torn down
-// at the program's exit, and none may begin thereafter: the card's driver would crash, so this one ends the process.
+// at the program's exit, none may begin thereafter, and none may name what is gone: the card's driver would crash, so
+// this one ends the process.
 class CallOfHook {
   public:
     explicit CallOfHook(const char* name) : counted_(is_hooks_thread()) {
@@ -34,6 +35,10 @@ class CallOfHook {
         if (counted_) [[unlikely]]
             end();
     }
+    void failed(CUresult code) const {
+        if (counted_) [[unlikely]]
+            look_at(code);
+    }
     CallOfHook(const CallOfHook&) = delete;
     CallOfHook& operator=(const CallOfHook&) = delete;
 
@@ -41,6 +46,7 @@ class CallOfHook {
     static bool is_hooks_thread();
     static void begin(const char* name);
     static void end();
+    static void look_at(CUresult code);
     const bool counted_;
 };
 
@@ -61,6 +67,7 @@ CUresult api(const char* name, Body&& body, Needs needs = Needs::kInitialised) n
             return body();
         }
     } catch (const Failure& failure) {
+        call.failed(failure.code);
         // It may have failed because all work ended meanwhile.
         const int sticky = needs == Needs::kInitialised ? sticky_fault() : 0;
         return sticky != 0 ? static_cast<CUresult>(sticky) : failure.code;

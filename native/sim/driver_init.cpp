@@ -31,14 +31,13 @@ std::atomic<int> calls_of_hook{0};
 std::atomic<const char*> last_of_hook{""};
 
 [[noreturn]] void die_of_hook(const char* when) {
-    std::fprintf(stderr, "gemlet-sim: a thread of the hook was in %s %s the driver was torn down\n",
-                 last_of_hook.load(), when);
+    std::fprintf(stderr, "gemlet-sim: a thread of the hook was in %s %s\n", last_of_hook.load(), when);
     std::abort();
 }
 
 void tear_down() {
     torn_down = true;
-    if (calls_of_hook > 0) die_of_hook("while");
+    if (calls_of_hook > 0) die_of_hook("while the driver was torn down");
 }
 
 void tear_down_at_exit() {
@@ -71,11 +70,17 @@ bool CallOfHook::is_hooks_thread() {
 void CallOfHook::begin(const char* name) {
     ++calls_of_hook;
     last_of_hook = name;
-    if (torn_down) die_of_hook("after");
+    if (torn_down) die_of_hook("after the driver was torn down");
 }
 
 void CallOfHook::end() {
     --calls_of_hook;
+}
+
+void CallOfHook::look_at(CUresult code) {
+    if (code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_INVALID_CONTEXT ||
+        code == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        die_of_hook("with a handle of what is gone");
 }
 
 thread_local bool PerThreadDefaultStream::active_ = false;

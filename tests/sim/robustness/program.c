@@ -1,7 +1,9 @@
 // The programs of these tests: plain driver API, know nothing of gemlet. The first argument says which.
+#define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -612,6 +614,62 @@ static int join_late(double seconds) {
     exit(0);
 }
 
+// The driver's own function, past whatever was preloaded: as older runtimes find some in tables of the driver's.
+static void* past_the_hook(const char* name) {
+    struct link_map* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    const ElfW(Sym)* symbols = NULL;
+    const char* names = NULL;
+    for (const ElfW(Dyn)* d = driver ? driver->l_ld : NULL; d && d->d_tag != DT_NULL; ++d) {
+        if (d->d_tag == DT_SYMTAB) symbols = (const ElfW(Sym)*)d->d_un.d_ptr;
+        if (d->d_tag == DT_STRTAB) names = (const char*)d->d_un.d_ptr;
+    }
+    for (const ElfW(Sym)* s = symbols; s && (const char*)s < names; ++s)  // the names come behind
+        if (s->st_value && !strcmp(names + s->st_name, name)) return (char*)driver->l_addr + s->st_value;
+    return NULL;
+}
+
+static CUgreenCtx make_green(void) {
+    CUdevResource all, part;
+    CUdevResourceDesc description;
+    CUgreenCtx green;
+    unsigned groups = 1;
+    MUST(cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 16));
+    MUST(cuDevResourceGenerateDesc(&description, &part, 1));
+    MUST(cuGreenCtxCreate(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+    return green;
+}
+
+// Contexts that the hook did not see begin end with work in their streams.
+static int end_contexts(const char* how) {
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    const int is_green = !strcmp(how, "green");
+    CUresult (*retain)(CUcontext*, CUdevice) = past_the_hook("cuDevicePrimaryCtxRetain");
+    for (int round = 0; round < 5; ++round) {
+        CUgreenCtx green = is_green ? make_green() : NULL;
+        CUstream stream;
+        CUmodule module;
+        if (is_green)
+            MUST(cuCtxFromGreenCtx(&context, green));
+        else
+            MUST(retain(&context, device));
+        MUST(cuCtxSetCurrent(context));
+        MUST(cuModuleLoadData(&module, kImage));
+        MUST(cuModuleGetFunction(&spin, module, "spin"));
+        if (is_green)
+            MUST(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+        else
+            MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        for (int i = 0; i < 30; ++i) MUST(launch(1000000, stream));
+        if (is_green) MUST(cuGreenCtxDestroy(green));
+        if (!strcmp(how, "reset")) MUST(cuDevicePrimaryCtxReset(device));
+        if (!strcmp(how, "release")) MUST(cuDevicePrimaryCtxRelease(device));
+        usleep(50000);
+    }
+    return 0;
+}
+
 static int fork_after(double seconds) {
     start();
     work_for(0.1);
@@ -812,6 +870,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "fork-after")) return fork_after(seconds);
     if (!strcmp(mode, "leave-queued")) return leave_queued(argc > 3 ? argv[3] : "");
     if (!strcmp(mode, "join-late")) return join_late(seconds);
+    if (!strcmp(mode, "end-contexts")) return end_contexts(argv[3]);
     if (!strcmp(mode, "close-all")) return close_all(seconds);
     if (!strcmp(mode, "contexts")) return make_contexts((int)seconds);
     if (!strcmp(mode, "threads")) return threads(seconds);

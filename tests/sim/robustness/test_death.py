@@ -232,6 +232,12 @@ def test_a_capture_beside_a_thread_that_launches(served: Served, machine: Machin
     machine.run("a", "capture-beside")
 
 
+@pytest.mark.parametrize("how", ["green", "reset", "release"])
+def test_contexts_end_that_the_hook_did_not_see_begin(served: Served, machine: Machine, how: str) -> None:
+    """The simulated driver ends a process whose hook asks about what went with them."""
+    machine.run("a", "end-contexts", 0, how)
+
+
 def _end_of_parent(program: Running) -> tuple[int, str, str]:
     out = program.line()  # its child keeps the pipe open
     return program.wait(10), out, ""
