@@ -176,18 +176,11 @@ void context_destroying(CUcontext context) {
     swap_context_destroying(context);
     Table& t = table();
     std::unique_lock lock(t.mutex);
-    Device* device = nullptr;
-    for (auto entry = t.slots.begin(); entry != t.slots.end();) {
-        Stream* stream = entry->second;
-        if (stream->context.load() != context) {
-            ++entry;
-            continue;
-        }
-        device = stream->device;
-        entry = t.slots.erase(entry);
-    }
+    std::erase_if(t.slots, [=](const auto& slot) { return slot.second->context.load() == context; });
     launch_state.generation.fetch_add(1, std::memory_order_release);
-    if (device) device->pacer.forget(context);
+    // Its streams may be gone already, and their marks not.
+    for (CUdevice ordinal = 0; ordinal < kMaxDevices; ++ordinal)
+        if (Device* device = device_in_use(ordinal)) device->pacer.forget(context);
 }
 
 }  // namespace gemlet::hook

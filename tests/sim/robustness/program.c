@@ -640,7 +640,7 @@ static CUgreenCtx make_green(void) {
     return green;
 }
 
-// Contexts that the hook did not see begin end with work in their streams.
+// Contexts end: their streams with work in them, or gone before. Some did not begin by a call that the hook sees.
 static int end_contexts(const char* how) {
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
@@ -652,6 +652,8 @@ static int end_contexts(const char* how) {
         CUmodule module;
         if (is_green)
             MUST(cuCtxFromGreenCtx(&context, green));
+        else if (!strcmp(how, "streams"))
+            MUST(cuCtxCreate(&context, NULL, 0, device));
         else
             MUST(retain(&context, device));
         MUST(cuCtxSetCurrent(context));
@@ -663,6 +665,10 @@ static int end_contexts(const char* how) {
             MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         for (int i = 0; i < 30; ++i) MUST(launch(1000000, stream));
         if (is_green) MUST(cuGreenCtxDestroy(green));
+        if (!strcmp(how, "streams")) {
+            MUST(cuStreamDestroy(stream));
+            MUST(cuCtxDestroy(context));
+        }
         if (!strcmp(how, "reset")) MUST(cuDevicePrimaryCtxReset(device));
         if (!strcmp(how, "release")) MUST(cuDevicePrimaryCtxRelease(device));
         usleep(50000);

@@ -232,8 +232,8 @@ def test_a_capture_beside_a_thread_that_launches(served: Served, machine: Machin
     machine.run("a", "capture-beside")
 
 
-@pytest.mark.parametrize("how", ["green", "reset", "release"])
-def test_contexts_end_that_the_hook_did_not_see_begin(served: Served, machine: Machine, how: str) -> None:
+@pytest.mark.parametrize("how", ["streams", "green", "reset", "release"])
+def test_contexts_end(served: Served, machine: Machine, how: str) -> None:
     """The simulated driver ends a process whose hook asks about what went with them."""
     machine.run("a", "end-contexts", 0, how)
 
