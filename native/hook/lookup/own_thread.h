@@ -5,12 +5,14 @@
 #include <sys/prctl.h>
 #include <csignal>
 
+#include "hook/lookup/driver_end.h"
 #include "hook/lookup/own_calls.h"
 
 namespace gemlet::hook {
 
 // What such a thread does first.
 inline void begin_own_thread(const char* name) {
+    thread_kind = ThreadKind::kHook;
     // Not pthread_setname_np: musl before 1.1.16 has none, and its loader would refuse the program.
     prctl(PR_SET_NAME, name);
     prctl(PR_SET_TIMERSLACK, 1);
@@ -21,6 +23,7 @@ inline void begin_own_thread(const char* name) {
 
 // The thread is never joined. False if the system allows no more threads.
 inline bool start_own_thread(void* (*run)(void*), void* argument) {
+    watch_driver_end_by_thread();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are the program's

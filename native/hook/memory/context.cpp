@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hook/lookup/driver.h"
+#include "hook/lookup/driver_end.h"
 #include "hook/lookup/intercept.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
@@ -185,18 +186,30 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
     return result;
 }
 
-// A release or a reset. Only the driver knows whether it was the last release: older runtimes retain the primary
-// context through private tables.
+// One that the program got past the hook. Null if there is none.
+CUcontext unseen_primary(CUdevice device) {
+    CUcontext primary = nullptr;
+    if (!primary_is_active(device) || real::cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+        return nullptr;
+    real_address(Symbol::k_cuDevicePrimaryCtxRelease_v2) ? real::cuDevicePrimaryCtxRelease_v2(device)
+                                                         : real::cuDevicePrimaryCtxRelease(device);
+    return primary;
+}
+
+// What may end a primary context. Only the driver knows whether it was the last release: older runtimes retain the
+// primary context through private tables.
+enum class Drop : uint8_t { kRelease, kReset, kGreen };
+
 template <class Call>
-CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
-    Reentry reentry;
-    DeviceContexts* known = contexts_of(device);
-    if (reentry.nested() || !known) return call();
+CUresult drop_primary_here(DeviceContexts& contexts, CUdevice device, Drop drop, Call&& call) {
+    DeviceContexts* known = &contexts;
+    const bool reset = drop == Drop::kReset;
     std::lock_guard lock(known->mutex);
-    CUcontext primary = known->primary;
-    if (primary && (reset || known->primary_retained <= 1)) context_destroying(primary);
+    CUcontext primary = known->primary ? known->primary : unseen_primary(device);
+    if (primary && (reset || known->primary_retained <= (drop == Drop::kRelease ? 1 : 0)))
+        context_destroying(primary);
     CUresult result = call();
-    if (result == CUDA_SUCCESS && !reset && known->primary_retained > 0) --known->primary_retained;
+    if (result == CUDA_SUCCESS && drop == Drop::kRelease && known->primary_retained > 0) --known->primary_retained;
     if (result != CUDA_SUCCESS || (!reset && primary_is_active(device))) {
         if (primary) swap_context_stays(primary);
         return result;
@@ -208,6 +221,34 @@ CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
         known->primary_active = false;
         context_count_changed(device, known->count());
     }
+    return result;
+}
+
+template <class Call>
+CUresult drop_primary(CUdevice device, Drop drop, Call&& call) {
+    Reentry reentry;
+    DeviceContexts* known = contexts_of(device);
+    if (reentry.nested() || !known) return call();
+    return drop_primary_here(*known, device, drop, call);
+}
+
+// A green context retains its device's primary one. Events of the hook's may be its own.
+CUresult destroy_green(CUgreenCtx green) {
+    const auto call = [=] { return real::cuGreenCtxDestroy(green); };
+    Reentry reentry;
+    CUcontext context = nullptr;
+    CUdevice device = -1;
+    const auto context_of = own().cuCtxFromGreenCtx;
+    if (reentry.nested() || !context_of || context_of(&context, green) != CUDA_SUCCESS) return call();
+    {
+        const ContextScope scope(context);
+        if (!scope.ok() || own().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
+    }
+    context_destroying(context);
+    DeviceContexts* known = contexts_of(device);
+    const CUresult result = known ? drop_primary_here(*known, device, Drop::kGreen, call) : call();
+    swap_context_stays(context);  // memory does not go with it
+    context_handle_free();
     return result;
 }
 
@@ -239,6 +280,7 @@ extern "C" {
 CUresult cuInit(unsigned int flags) {
     CUresult result = real::cuInit(flags);
     if (result == CUDA_SUCCESS) {
+        watch_driver_end();
         check_lookup();
         started.store(true, std::memory_order_release);
         client_start();
@@ -251,19 +293,19 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    return drop_primary(device, false, [=] { return real::cuDevicePrimaryCtxRelease(device); });
+    return drop_primary(device, Drop::kRelease, [=] { return real::cuDevicePrimaryCtxRelease(device); });
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return drop_primary(device, false, [=] { return real::cuDevicePrimaryCtxRelease_v2(device); });
+    return drop_primary(device, Drop::kRelease, [=] { return real::cuDevicePrimaryCtxRelease_v2(device); });
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    return drop_primary(device, true, [=] { return real::cuDevicePrimaryCtxReset(device); });
+    return drop_primary(device, Drop::kReset, [=] { return real::cuDevicePrimaryCtxReset(device); });
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return drop_primary(device, true, [=] { return real::cuDevicePrimaryCtxReset_v2(device); });
+    return drop_primary(device, Drop::kReset, [=] { return real::cuDevicePrimaryCtxReset_v2(device); });
 }
 
 CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
@@ -369,6 +411,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources, CUde
     Reentry reentry;
     if (!reentry.nested() && !room_for_unknown(device)) return CUDA_ERROR_OUT_OF_MEMORY;
     return real::cuGreenCtxCreate(context, resources, device, flags);
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+    return destroy_green(context);
 }
 
 }  // extern "C"

@@ -158,6 +158,8 @@ std::optional<uint64_t> held_by(const Pool& pool) {
 // pool.mutex.
 CUresult end_if_empty(Pool& pool) {
     if (pool.gone) return CUDA_SUCCESS;
+    const DriverVisit visit;
+    if (!visit) return CUDA_ERROR_DEINITIALIZED;
     RelaxedCapture relaxed;
     real::cuMemPoolTrimTo(pool.handle, 0);
     const auto held = held_by(pool);

@@ -16,6 +16,7 @@
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
 #include "hook/link/version.h"
+#include "hook/lookup/driver_end.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/governance.h"
@@ -246,6 +247,7 @@ void mark_process() {
 
 // In a forked child nothing of the parent's CUDA state works; a child that starts its own joins anew in cuInit.
 void in_child() {
+    driver_ends_in_child();
     forget_connection();
     forget_streams();
     swap_in_child();

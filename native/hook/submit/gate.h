@@ -132,7 +132,7 @@ template <class Call>
             if (wire::token_state(page->token.load(std::memory_order_acquire)) == wire::TokenState::kRun)
                 return submit_holding(stream, *page, work, quiet, call);
         }
-        if (!wait_for_token(*stream.device)) return CUDA_ERROR_SYSTEM_NOT_READY;
+        if (!wait_for_token(*stream.device)) return no_token();
     }
 }
 
@@ -157,7 +157,7 @@ CUresult submit(CUstream handle, bool per_thread, Work work, Call&& call) {
 
     wire::ClientPage* page = stream->page.load(std::memory_order_acquire);
     if (wire::token_state(page->token.load(std::memory_order_acquire)) != wire::TokenState::kRun) [[unlikely]] {
-        if (!wait_for_token(*stream->device)) return CUDA_ERROR_SYSTEM_NOT_READY;
+        if (!wait_for_token(*stream->device)) return no_token();
         page = stream->page.load(std::memory_order_acquire);
     }
     return submit_holding(*stream, *page, work, quiet, call);

@@ -68,7 +68,7 @@ void Pacer::give_event(CUcontext context, bool timing, CUevent event) {
     (timing ? pool->timed : pool->untimed).push_back(event);
 }
 
-void Pacer::record(Stream& stream, std::unique_lock<std::mutex>* lock) {
+void Pacer::record(Stream& stream, std::unique_lock<std::mutex>& lock) {
     uint64_t ns = stream.unmarked_ns.exchange(0, std::memory_order_relaxed);
     uint32_t launches = stream.unmarked.exchange(0, std::memory_order_relaxed);
     CUcontext context = stream.context.load(std::memory_order_relaxed);
@@ -76,12 +76,13 @@ void Pacer::record(Stream& stream, std::unique_lock<std::mutex>* lock) {
     ContextScope scope(context);
     CUevent event = scope.ok() ? take_event(context, false) : nullptr;
     if (!event) return;
-    recording_ns_ = ns;
-    recording_launches_ = launches;
-    if (lock) lock->unlock();
+    recording_ns_ += ns;
+    recording_launches_ += launches;
+    lock.unlock();
     const CUresult result = record_on(stream, event);
-    if (lock) lock->lock();
-    recording_ns_ = recording_launches_ = 0;
+    lock.lock();
+    recording_ns_ -= ns;
+    recording_launches_ -= launches;
     if (result != CUDA_SUCCESS) {
         give_event(context, false, event);
         return;
@@ -138,9 +139,10 @@ void Pacer::learn() {
 }
 
 uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
-    std::unique_lock recording(recording_);
+    const RelaxedCapture relaxed;  // another thread may capture, and there are events to be asked for
+    std::unique_lock recording(stream.recording);
     std::unique_lock lock(mutex_);
-    record(stream, &lock);
+    record(stream, lock);
     recording.unlock();
     reap();
     learn();
@@ -236,18 +238,35 @@ bool Pacer::holds_up(const Stream& stream) {
     return false;
 }
 
+void Pacer::barrier() {
+    constexpr uint64_t kLongest = 1'000'000'000, kStep = 20'000;
+    const uint64_t begin = now_ns();
+    while (!recording_.try_lock()) {
+        if (now_ns() - begin > kLongest) return;
+        sleep_ns(kStep);
+    }
+    recording_.unlock();
+}
+
+bool Pacer::knows(const Stream* stream) const {
+    return std::find(streams_.begin(), streams_.end(), stream) != streams_.end();
+}
+
 Pacer::Look Pacer::look(bool sampling, bool mark_all) {
-    // A thread that records may wait for room; nobody waits for it here.
-    const std::unique_lock recording(recording_, std::try_to_lock);
-    std::lock_guard lock(mutex_);
-    const bool may_ask = launch_state.captures.load() == 0, may_record = may_ask && recording.owns_lock();
+    // A record may wait for room; nobody waits for it here.
+    const std::unique_lock looking(recording_, std::try_to_lock);
+    std::unique_lock lock(mutex_);
+    const auto may_ask = [] { return launch_state.captures.load() == 0; };
     const uint64_t now = now_ns();
     uint64_t unmarked = 0;
     reap();
     bool all_empty = marks_.empty() && recording_launches_ == 0;
     bool held_up = false;
     const bool many = queued() >= kMany;
-    for (Stream* s : streams_) {
+    bool recorded = false;  // so streams may have gone meanwhile
+    if (looking) looked_at_ = streams_;
+    for (Stream* s : looking ? looked_at_ : streams_) {
+        if (recorded && !knows(s)) continue;
         const uint64_t launches = s->launches.load(std::memory_order_relaxed);
         const bool launched = std::exchange(s->looked_at, launches) != launches;
         if (many && holds_up(*s)) {  // any call for the stream would wait as long
@@ -258,19 +277,20 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
         }
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
         if (launched && !mark_all) {
-            const bool empty = sampling && may_ask && !s->per_thread && is_empty(*s);
+            const bool empty = sampling && may_ask() && !s->per_thread && is_empty(*s);
             all_empty = all_empty && empty;
             if (!empty) unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
-        } else if (may_record && !s->per_thread) {
-            all_empty = all_empty && is_empty(*s);
-            record(*s, nullptr);
-        } else if (!recording.owns_lock()) {  // the next look can
-            all_empty = false;
-            unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
-        } else {
+        } else if (s->per_thread || !may_ask()) {
             const uint64_t left = left_unmarked(*s, now);
             all_empty = all_empty && left == 0;
             unmarked += left;
+        } else if (std::unique_lock recording(s->recording, std::defer_lock); looking && recording.try_lock()) {
+            all_empty = all_empty && is_empty(*s);
+            record(*s, lock);
+            recorded = true;
+        } else {  // the next look can
+            all_empty = false;
+            unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
         }
     }
     reap();
@@ -298,7 +318,8 @@ bool Pacer::may_sample() {
 }
 
 bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample) {
-    const std::lock_guard recording(recording_);
+    const RelaxedCapture relaxed;
+    const std::lock_guard recording(stream.recording);
     std::unique_lock lock(mutex_);
     if (samples_.size() >= kMaxSamples) learn();
     CUcontext context = stream.context.load(std::memory_order_relaxed);
@@ -315,7 +336,7 @@ bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sampl
 }
 
 void Pacer::end_sample(Stream& stream, Sample& sample) {
-    const std::lock_guard recording(recording_);
+    const std::lock_guard recording(stream.recording);
     ContextScope scope(sample.context);
     const CUresult result = record_on(stream, sample.end);
     const std::lock_guard lock(mutex_);
@@ -371,8 +392,20 @@ uint64_t Pacer::launches() {
     return sum;
 }
 
+std::vector<Stream*> Pacer::streams_of(CUcontext context) {
+    const std::lock_guard lock(mutex_);
+    std::vector<Stream*> theirs;
+    for (Stream* s : streams_)
+        if (s->context.load(std::memory_order_relaxed) == context) theirs.push_back(s);
+    return theirs;
+}
+
 void Pacer::forget(CUcontext context) {
-    const std::scoped_lock lock(recording_, mutex_);
+    const RelaxedCapture relaxed;
+    // The driver must not be asked for them any more. None is added: the caller holds the table of streams.
+    std::vector<std::unique_lock<std::mutex>> recordings;
+    for (Stream* stream : streams_of(context)) recordings.emplace_back(stream->recording);
+    const std::lock_guard lock(mutex_);
     ContextScope scope(context);
     auto destroy = [&](CUevent event) {
         if (scope.ok()) own().cuEventDestroy_v2(event);
@@ -403,7 +436,8 @@ void Pacer::forget(CUcontext context) {
 }
 
 void Pacer::forget(Stream& stream) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard recording(stream.recording);  // the driver must not be asked for it any more
+    const std::lock_guard lock(mutex_);
     // A destroyed stream finishes its work first; its marks stay until they complete.
     settled(stream);
     if (std::erase(streams_, &stream)) past_launches_ += stream.launches.load(std::memory_order_relaxed);

@@ -7,7 +7,8 @@
 //
 // Marks are recorded by the launching thread, or, when it went quiet, by the watcher; never while any stream is being
 // captured. `mutex` covers all but the counters of a stream that launches touch. A record waits as long as the queue
-// of its stream is full, so it has a lock of its own, `recording`, which is taken before `mutex`.
+// of its stream is full, maybe for what another thread of the program does next. So it has a lock of its own, the
+// stream's `recording`, which is taken before `mutex` and held up by work on that stream alone.
 #pragma once
 
 #include <atomic>
@@ -48,6 +49,7 @@ struct alignas(64) Stream {
     std::atomic<CUcontext> context{nullptr};
     uint64_t looked_at = 0;             // launches, as of the last look
     bool per_thread = false;            // only its own thread can record on it
+    std::mutex recording;               // an event of the hook's
     uint64_t seen_ns = 0, seen_at = 0;  // what was unmarked, and since when, if only its own thread could mark it
 };
 
@@ -124,8 +126,9 @@ class Pacer {
     // Everything launched on the stream so far is known to be complete.
     void settled(Stream& stream);
 
-    // Returns when no thread is recording any more.
-    void barrier() { std::lock_guard recording(recording_); }
+    // For a capture that has been counted: returns when no look records any more. One that takes a second is in the
+    // driver and waits for a queue to have room; its record came before the capture.
+    void barrier();
 
     void add_stream(Stream* stream, const std::atomic<wire::ClientPage*>& page);
     void set_page(wire::ClientPage* page);  // of every stream
@@ -145,8 +148,10 @@ class Pacer {
 
     CUevent take_event(CUcontext context, bool timing);
     void give_event(CUcontext context, bool timing, CUevent event);
-    // The caller holds both locks; `lock`, of `mutex_`, is let go while the driver is asked, unless it is null.
-    void record(Stream& stream, std::unique_lock<std::mutex>* lock);
+    // The caller holds the stream's `recording`, and `lock`, of `mutex_`, which is let go while the driver is asked.
+    void record(Stream& stream, std::unique_lock<std::mutex>& lock);
+    bool knows(const Stream* stream) const;
+    std::vector<Stream*> streams_of(CUcontext context);
     static bool is_empty(const Stream& stream);  // nothing left to run, marked or not
     uint64_t queued() const;                     // launches that are not known to be complete
     static bool holds_up(const Stream& stream);  // the thread that submits to it
@@ -162,13 +167,15 @@ class Pacer {
     void wait_for_last_moment(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns);
 
     SampleBudget budget_;
-    std::mutex recording_, mutex_;
+    std::mutex recording_;  // by a look, on whichever stream; taken without waiting
+    std::mutex mutex_;
     std::deque<Mark> marks_;
-    // What the mark stands for that is being recorded.
+    // What the marks stand for that are being recorded.
     uint64_t recording_ns_ = 0;
     uint32_t recording_launches_ = 0;
     std::vector<Sample> samples_;
     std::vector<Stream*> streams_;
+    std::vector<Stream*> looked_at_;  // those of a look that records
     SwapGate* gate_ = nullptr;
     struct Pool {
         CUcontext context;

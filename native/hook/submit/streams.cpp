@@ -93,7 +93,7 @@ Stream* stream_for(CUstream handle, bool per_thread) {
     bool own_default = handle == CU_STREAM_PER_THREAD || (!handle && per_thread);
     Key key{nullptr, handle, nullptr};
     if (legacy || own_default) {
-        if (own().cuCtxGetCurrent(&key.context) != CUDA_SUCCESS || !key.context) return nullptr;
+        if (own().cuCtxGetCurrent.directly(&key.context) != CUDA_SUCCESS || !key.context) return nullptr;
         key.handle = legacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
         key.thread = own_default ? &thread_identity : nullptr;
     }
@@ -113,7 +113,7 @@ Stream* stream_for(CUstream handle, bool per_thread) {
 }
 
 bool passes_unknown() {
-    if (work_passes_unmanaged()) return true;
+    if (work_passes_unmanaged() || is_barred()) return true;
     CUcontext context = nullptr;
     const auto current = own().cuCtxGetCurrent;
     return current && current(&context) == CUDA_SUCCESS && !context;
@@ -134,11 +134,9 @@ bool is_capturing(CUstream handle) {
 
 void capture_begins() {
     launch_state.captures.fetch_add(1);
-    Table& t = table();
-    // A thread that is recording a mark right now finishes before the capture starts.
-    std::shared_lock lock(t.mutex);
-    for (auto& [key, stream] : t.slots)
-        if (Device* device = stream->device) device->pacer.barrier();
+    // A watcher that is recording a mark right now finishes before the capture starts.
+    for (CUdevice ordinal = 0; ordinal < kMaxDevices; ++ordinal)
+        if (Device* device = device_in_use(ordinal)) device->pacer.barrier();
 }
 
 void capture_began(CUstream handle, bool succeeded) {
@@ -170,6 +168,7 @@ void stream_destroying(CUstream handle) {
     Stream* stream = found->second;  // kept: marks may still name it
     t.slots.erase(found);
     launch_state.generation.fetch_add(1, std::memory_order_release);
+    lock.unlock();  // others go on while it waits for a record
     if (Device* device = stream->device) device->pacer.forget(*stream);
 }
 
@@ -177,18 +176,11 @@ void context_destroying(CUcontext context) {
     swap_context_destroying(context);
     Table& t = table();
     std::unique_lock lock(t.mutex);
-    Device* device = nullptr;
-    for (auto entry = t.slots.begin(); entry != t.slots.end();) {
-        Stream* stream = entry->second;
-        if (stream->context.load() != context) {
-            ++entry;
-            continue;
-        }
-        device = stream->device;
-        entry = t.slots.erase(entry);
-    }
+    std::erase_if(t.slots, [=](const auto& slot) { return slot.second->context.load() == context; });
     launch_state.generation.fetch_add(1, std::memory_order_release);
-    if (device) device->pacer.forget(context);
+    // Its streams may be gone already, and their marks not.
+    for (CUdevice ordinal = 0; ordinal < kMaxDevices; ++ordinal)
+        if (Device* device = device_in_use(ordinal)) device->pacer.forget(context);
 }
 
 }  // namespace gemlet::hook

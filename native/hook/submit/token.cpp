@@ -360,6 +360,7 @@ bool wait_for_token(Device& device) {
     const Wanting wanting(device);
     std::optional<Watch> watching;
     for (;;) {
+        if (is_barred()) return false;  // another thread ends the program: too late to submit anything
         wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
         uint32_t word = page.token.load(std::memory_order_acquire);
         uint32_t epoch = wire::token_epoch(word);

@@ -3,12 +3,18 @@
 
 #include <cstdint>
 
+#include "hook/lookup/driver_end.h"
 #include "hook/submit/device.h"
 
 namespace gemlet::hook {
 
-// Blocks the calling thread until the process may submit to the device. False only with GEMLET_STRICT and no daemon.
+// Blocks the calling thread until the process may submit to the device. False only with GEMLET_STRICT and no daemon,
+// and while the driver ends.
 bool wait_for_token(Device& device);
+// What a submission answers then.
+inline CUresult no_token() {
+    return is_barred() ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_SYSTEM_NOT_READY;
+}
 
 // Stops submitting; the daemon is told as soon as little enough is in flight. Harmless if the token is not held.
 void stop_holding(Device& device, wire::StopReason reason, uint64_t inflight_ns);

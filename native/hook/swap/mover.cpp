@@ -40,6 +40,7 @@ void open_gate(SwapSpace& space) {
 
 // How long to rest; 0: there is more to do.
 uint64_t move(Mover& m) {
+    if (is_barred()) return kRestOpen;
     SwapSpace& space = m.space;
     std::lock_guard using_driver(m.using_driver);
     std::unique_lock lock(space.mutex);

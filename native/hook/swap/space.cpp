@@ -86,6 +86,10 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
 void SwapSpace::await_open() {
     device.awaiting_memory.fetch_add(1);
     while (gate.closed()) {
+        if (driver_ends.load(std::memory_order_relaxed)) {  // nothing moves any more: the driver shall answer
+            gate.open();
+            break;
+        }
         // A parked token may have been taken before the gate was checked.
         stop_holding(device, wire::StopReason::kIdle, 0);
         if (managed() && !asked.exchange(true)) tell(wire::MessageType::kRequest);

@@ -1,7 +1,9 @@
 // The programs of these tests: plain driver API, know nothing of gemlet. The first argument says which.
+#define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -188,6 +190,80 @@ static void flood(double seconds) {
         for (int i = 0; i < 1500; ++i) MUST(launch(1000, NULL));
         did_one();
     }
+}
+
+static void* launch_on(void* stream) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(launch(1000, (CUstream)stream));
+    return NULL;
+}
+
+// A thread is in a call for a stream whose queue is full, and which goes on once this one has done something else. That
+// thread is one of the program's, or the hook's own, which marks what was launched before the queue was full.
+static int beside_full_queue(const char* what, const char* whose) {
+    const int own = !strcmp(whose, "hook");
+    CUstream full, other;
+    CUevent event;
+    pthread_t waiting;
+    MUST(cuStreamCreate(&full, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    open_gate = 0;
+    MUST(cuLaunchHostFunc(full, wait_for_gate, NULL));
+    for (int i = own ? 4 : 1; i < 1022; ++i) MUST(cuEventRecord(event, full));
+    if (own) MUST(launch(1000, full));  // timed by two events
+    if (!own) pthread_create(&waiting, NULL, launch_on, full);
+    usleep(300000);
+    if (!strcmp(what, "capture")) {
+        CUgraph graph;
+        MUST(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        MUST(launch(1000, other));
+        MUST(cuStreamEndCapture(other, &graph));
+    }
+    if (!strcmp(what, "launch"))
+        for (int i = 0; i < 600; ++i) MUST(launch(20000, other));
+    if (!strcmp(what, "stream")) {
+        CUstream third;
+        MUST(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
+        MUST(launch(1000, third));
+        MUST(cuStreamDestroy(third));
+    }
+    open_gate = 1;
+    if (!own) pthread_join(waiting, NULL);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+static volatile int captured;
+
+static void* launch_meanwhile(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    CUstream own;
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    while (!captured) MUST(launch(400000, own));
+    MUST(cuStreamSynchronize(own));
+    return NULL;
+}
+
+// One thread captures, in the mode in which others must not do what is not safe meanwhile; launches are safe.
+static int capture_beside(void) {
+    pthread_t launcher;
+    CUstream stream;
+    CUgraph graph;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pthread_create(&launcher, NULL, launch_meanwhile, NULL);
+    usleep(100000);
+    for (int i = 0; i < 100; ++i) {
+        MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        for (int j = 0; j < 3; ++j) MUST(launch(1000, stream));
+        usleep(3000);
+        MUST(cuStreamEndCapture(stream, &graph));
+        MUST(cuGraphDestroy(graph));
+        usleep(3000);
+    }
+    captured = 1;
+    pthread_join(launcher, NULL);
+    return 0;
 }
 
 static void say(const char* line) {
@@ -460,6 +536,146 @@ static void launch_at_exit(void) {
     for (int i = 0; i < 20; ++i) launch(100000, NULL);
 }
 
+// Runs after the driver's own handler: what still calls the driver then is seen.
+static void linger(void) {
+    CUresult r = cuCtxSynchronize();
+    if (r != CUDA_ERROR_DEINITIALIZED) {
+        fprintf(stderr, "the driver that was torn down answers %d\n", (int)r);
+        _exit(5);
+    }
+    usleep(30000);
+}
+
+static void* launch_some(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    CUstream own;
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 300; ++i) MUST(launch(20000 + (uint64_t)(i % 7) * 30000, own));
+    return NULL;
+}
+
+static void* end_program(void* unused) {
+    exit(0);
+}
+
+static void use_another_context(void) {
+    CUcontext another;
+    MUST(cuCtxCreate(&another, NULL, 0, device));
+    CUmodule module;
+    MUST(cuModuleLoadData(&module, kImage));
+    MUST(cuModuleGetFunction(&spin, module, "spin"));
+    for (int i = 0; i < 20; ++i) MUST(launch(100000, NULL));
+    MUST(cuCtxDestroy(another));
+}
+
+// Ends with much in its queues.
+static int leave_queued(const char* how) {
+    atexit(linger);
+    start();
+    pthread_t threads[3];
+    for (int i = 0; i < 3; ++i) pthread_create(&threads[i], NULL, launch_some, NULL);
+    for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
+    if (!strcmp(how, "contexts")) atexit(use_another_context);
+    if (!strcmp(how, "fork")) {
+        pid_t child = fork();
+        if (child == 0) exit(0);  // runs the handlers of its parent, whose driver it has not
+        int status = 0;
+        const uint64_t begin = now_ns();
+        waitpid(child, &status, 0);
+        if (status != 5 << 8 || now_ns() - begin > 1000000000) return 6;  // as linger() finds: no driver at all
+    }
+    if (!strcmp(how, "thread")) {
+        pthread_create(&threads[0], NULL, end_program, NULL);
+        for (;;) cuCtxSynchronize();
+    }
+    exit(0);
+}
+
+static pthread_t workers[4];
+
+static void* launch_until_refused(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    CUresult r;
+    while ((r = launch(1000000, NULL)) == CUDA_SUCCESS) did_one();
+    if (r != CUDA_ERROR_DEINITIALIZED) _exit(9);
+    return NULL;
+}
+
+static void join_workers(void) {
+    for (int i = 0; i < 4; ++i) pthread_join(workers[i], NULL);
+}
+
+// As a pool of threads does that is there before the driver is, and so goes after it.
+static int join_late(double seconds) {
+    atexit(join_workers);
+    start();
+    for (int i = 0; i < 4; ++i) pthread_create(&workers[i], NULL, launch_until_refused, NULL);
+    usleep((unsigned)(seconds * 1e6));
+    exit(0);
+}
+
+// The driver's own function, past whatever was preloaded: as older runtimes find some in tables of the driver's.
+static void* past_the_hook(const char* name) {
+    struct link_map* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    const ElfW(Sym)* symbols = NULL;
+    const char* names = NULL;
+    for (const ElfW(Dyn)* d = driver ? driver->l_ld : NULL; d && d->d_tag != DT_NULL; ++d) {
+        if (d->d_tag == DT_SYMTAB) symbols = (const ElfW(Sym)*)d->d_un.d_ptr;
+        if (d->d_tag == DT_STRTAB) names = (const char*)d->d_un.d_ptr;
+    }
+    for (const ElfW(Sym)* s = symbols; s && (const char*)s < names; ++s)  // the names come behind
+        if (s->st_value && !strcmp(names + s->st_name, name)) return (char*)driver->l_addr + s->st_value;
+    return NULL;
+}
+
+static CUgreenCtx make_green(void) {
+    CUdevResource all, part;
+    CUdevResourceDesc description;
+    CUgreenCtx green;
+    unsigned groups = 1;
+    MUST(cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 16));
+    MUST(cuDevResourceGenerateDesc(&description, &part, 1));
+    MUST(cuGreenCtxCreate(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+    return green;
+}
+
+// Contexts end: their streams with work in them, or gone before. Some did not begin by a call that the hook sees.
+static int end_contexts(const char* how) {
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    const int is_green = !strcmp(how, "green");
+    CUresult (*retain)(CUcontext*, CUdevice) = past_the_hook("cuDevicePrimaryCtxRetain");
+    for (int round = 0; round < 5; ++round) {
+        CUgreenCtx green = is_green ? make_green() : NULL;
+        CUstream stream;
+        CUmodule module;
+        if (is_green)
+            MUST(cuCtxFromGreenCtx(&context, green));
+        else if (!strcmp(how, "streams"))
+            MUST(cuCtxCreate(&context, NULL, 0, device));
+        else
+            MUST(retain(&context, device));
+        MUST(cuCtxSetCurrent(context));
+        MUST(cuModuleLoadData(&module, kImage));
+        MUST(cuModuleGetFunction(&spin, module, "spin"));
+        if (is_green)
+            MUST(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+        else
+            MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        for (int i = 0; i < 30; ++i) MUST(launch(1000000, stream));
+        if (is_green) MUST(cuGreenCtxDestroy(green));
+        if (!strcmp(how, "streams")) {
+            MUST(cuStreamDestroy(stream));
+            MUST(cuCtxDestroy(context));
+        }
+        if (!strcmp(how, "reset")) MUST(cuDevicePrimaryCtxReset(device));
+        if (!strcmp(how, "release")) MUST(cuDevicePrimaryCtxRelease(device));
+        usleep(50000);
+    }
+    return 0;
+}
+
 static int fork_after(double seconds) {
     start();
     work_for(0.1);
@@ -658,6 +874,9 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "sample")) return sample_memory();
     if (!strcmp(mode, "fork-before")) return fork_before(seconds);
     if (!strcmp(mode, "fork-after")) return fork_after(seconds);
+    if (!strcmp(mode, "leave-queued")) return leave_queued(argc > 3 ? argv[3] : "");
+    if (!strcmp(mode, "join-late")) return join_late(seconds);
+    if (!strcmp(mode, "end-contexts")) return end_contexts(argv[3]);
     if (!strcmp(mode, "close-all")) return close_all(seconds);
     if (!strcmp(mode, "contexts")) return make_contexts((int)seconds);
     if (!strcmp(mode, "threads")) return threads(seconds);
@@ -686,6 +905,8 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "elsewhere")) return from_elsewhere();
     if (!strcmp(mode, "pool-at-once")) return take_together(200, 0);
     if (!strcmp(mode, "graphs-at-once")) return take_together(100, 1);
+    if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
+    if (!strcmp(mode, "capture-beside")) return capture_beside();
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);

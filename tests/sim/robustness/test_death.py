@@ -171,6 +171,38 @@ def test_every_exit_ends(served: Served, machine: Machine, mode: str) -> None:
         os.kill(child, signal.SIGKILL)  # it keeps pipes of ours open
 
 
+def neighbours(machine: Machine, group: str | None) -> None:
+    """One program that always has work, unless there is no group for it."""
+    if group is None:
+        return
+    other = machine.start(group, "work", 60)
+    eventually(lambda: other.rounds() > 3)
+
+
+@pytest.mark.parametrize("neighbour", [None, "b"])
+@pytest.mark.parametrize("how", ["plain", "thread", "contexts", "fork"])
+def test_no_thread_of_the_hook_calls_a_driver_that_is_torn_down(
+    served: Served, machine: Machine, how: str, neighbour: str | None
+) -> None:
+    """The simulated driver ends a process whose hook does; the card's crashes now and then."""
+    neighbours(machine, neighbour)
+    for _ in range(5):
+        code, out, err = machine.start("a", "leave-queued", 0, how).end()
+        assert code == 0, (out, err)
+    eventually(lambda: not served.group("a").get("clients"))
+
+
+@pytest.mark.parametrize("neighbour", [None, "b"])
+def test_threads_that_wait_at_the_exit_can_be_joined(served: Served, machine: Machine, neighbour: str | None) -> None:
+    """Those of a pool that outlives the driver; the neighbour keeps its turn for long."""
+    served.server.set_group("b", workload="alone")
+    neighbours(machine, neighbour)
+    for _ in range(5):
+        code, out, err = machine.start("a", "join-late", 0.2).end()
+        assert code == 0, (out, err)
+    eventually(lambda: not served.group("a").get("clients"))
+
+
 @pytest.mark.parametrize("neighbour", [None, "b", "urgent"])
 def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, neighbour: str | None) -> None:
     """What is in flight cannot end before the thread has submitted more; so that thread must not wait for it."""
@@ -183,6 +215,27 @@ def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, ne
     for other in others:
         n = other.rounds()
         eventually(lambda n=n, other=other: other.rounds() > n + 20)
+
+
+@pytest.mark.parametrize("whose", ["program", "hook"])
+@pytest.mark.parametrize("what", ["capture", "launch", "stream"])
+def test_work_beside_a_queue_that_is_full(served: Served, machine: Machine, what: str, whose: str) -> None:
+    """A thread, ``whose`` it is, is held up in the driver by a call of the hook's; that must hold up no other one."""
+    machine.run("a", "beside-full-queue", 0, 0, what, whose)
+
+
+@pytest.mark.parametrize("neighbour", [None, "b", "urgent"])
+def test_a_capture_beside_a_thread_that_launches(served: Served, machine: Machine, neighbour: str | None) -> None:
+    """That thread may wait in the hook until less is in flight, and so ask the driver about events of the hook's."""
+    served.server.set_group("urgent", priority="latency")
+    neighbours(machine, neighbour)
+    machine.run("a", "capture-beside")
+
+
+@pytest.mark.parametrize("how", ["streams", "green", "reset", "release"])
+def test_contexts_end(served: Served, machine: Machine, how: str) -> None:
+    """The simulated driver ends a process whose hook asks about what went with them."""
+    machine.run("a", "end-contexts", 0, how)
 
 
 def _end_of_parent(program: Running) -> tuple[int, str, str]:

@@ -28,6 +28,20 @@ def test_a_killed_program_makes_room(swapping: Make, after: float) -> None:
     assert s.memory(b)["here"]
 
 
+@pytest.mark.parametrize("after", [0, 2, 5, 10, 20, 40, 80])
+def test_a_program_exits_while_its_memory_moves(swapping: Make, after: int) -> None:
+    """The thread that moves it calls the driver all the time, and must stop before the driver is torn down."""
+    s = swapping(200)
+    a, b = s.two(150, 3)
+    a.done("add", 0, 1)
+    b.tell("work", 0.5, 1)  # sends the memory of the other one away
+    a.tell("quit", after)
+    assert a.running.end()[0] == 0
+    assert int(b.answer()) >= 0
+    b.done("all")
+    eventually(lambda: s.device()["held"] == CONTEXT + 150 * MIB)
+
+
 def test_no_client_starves(swapping: Make) -> None:
     s = swapping(100)
     s.capacity(100 + CONTEXT // MIB)
