@@ -258,6 +258,9 @@ Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline,
     for (const Group* g : around.urgent) {
         if (g != &group && g->sm + lease.sm > kFull) return p.window_latency;
     }
+    // Ranks that are tried once more: what they have in the queue when that fails drains in slices, for seconds if it
+    // is all that fits.
+    if (lease.client->standing.failed && around.running > 1) return p.window_shared;
     const bool quiet = alone && group.clients < 2 && around.loud == (is_quiet(group) ? 0u : 1u);
     return quiet || (alone && lease.why == Why::kShares) ? p.window_alone : p.window_shared;
 }

@@ -27,6 +27,7 @@ class Machine:
         self.gangs = native.Gangs()
         self.devices = [native.Arbiter("fair") for _ in beside]
         self.running: list[dict[int, int]] = [{} for _ in beside]  # deadlines
+        self.windows: dict[int, int] = {}  # bounds on what each job has in flight on device 0, in ns
         self.counts = {(job, device): [0.0] * 4 for job, on in jobs.items() for device in on}
         for device in self.devices:
             self.gangs.add(device)
@@ -42,9 +43,11 @@ class Machine:
     def settle(self) -> None:
         self.gangs.settle(self.now)
         for running, arbiter in zip(self.running, self.devices, strict=True):
-            for kind, client, deadline, *_ in arbiter.take_actions():
+            for kind, client, deadline, window, *_ in arbiter.take_actions():
                 if kind in {"grant", "update", "revoke"}:
                     running[client] = deadline
+                    if arbiter is self.devices[0]:
+                        self.windows[client] = window
 
     def step(self) -> None:
         """A millisecond."""
@@ -95,7 +98,13 @@ def test_ranks_that_got_less_done_in_slices_are_seldom_tried_again() -> None:
     both = {1: (0, 1), 2: (0, 1)}
     machine = Machine(both, {0: Pace(0.02), 1: Pace(0.02)}, Pace(0.25, busy=0.3))
     sliced = 0
+    windows = []
     for _ in range(20_000):
         machine.step()
         sliced += machine.sliced
+        if len(machine.running[0]) > 1:
+            windows.append(machine.windows[1])
     assert 0 < sliced <= 2_500
+    # What they have in flight when a trial fails drains in slices, so after the first there is little.
+    assert windows[0] > 1 * MS
+    assert windows[-1] < 1 * MS
