@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MOST_SCRIPTS = 4  # that are each other's interpreter, as in Linux
+SECURE = "is to run as if it were setuid (glibc.rtld.enable_secure in GLIBC_TUNABLES)"  # since glibc 2.40
 UNKNOWN = "is a program that cannot be read, or none that is known here"  # Linux may run it all the same
 
 
@@ -27,6 +28,8 @@ def obstacle(path: str, environment: Mapping[str, str], *, strict: bool = False)
     None if it can, or if that cannot be known; ``strict``: not to know it is an obstacle, too. A script is its
     interpreter.
     """
+    if is_secure(environment):
+        return SECURE
     unknown = UNKNOWN if strict else None
     program = binary(path, environment)
     if program is None:
@@ -37,6 +40,12 @@ def obstacle(path: str, environment: Mapping[str, str], *, strict: bool = False)
         return _of_file(program)
     except (OSError, NotElfError):
         return unknown
+
+
+def is_secure(environment: Mapping[str, str]) -> bool:
+    """Whether glibc is told to preload nothing by its path, as into a setuid program: by a tunable, since 2.40."""
+    tunables = (tunable.partition("=") for tunable in environment.get("GLIBC_TUNABLES", "").split(":"))
+    return any(name == "glibc.rtld.enable_secure" and value != "0" for name, _, value in tunables)
 
 
 def _of_file(program: str) -> str | None:

@@ -121,6 +121,28 @@ def test_strict_refuses_what_cannot_be_limited():
         unlimited("./a.out", static, os.environ, strict=True)
 
 
+@pytest.mark.parametrize(
+    "tunables",
+    [
+        "glibc.rtld.enable_secure=1",
+        "glibc.malloc.arena_max=2:glibc.rtld.enable_secure=0x1",
+        "glibc.rtld.enable_secure=0:glibc.rtld.enable_secure=1",
+    ],
+)
+def test_a_loader_that_is_to_be_secure(dynamic, tunables):
+    environment = dict(os.environ, GLIBC_TUNABLES=tunables)
+    said = unlimited("a.out", str(dynamic), environment, strict=False)
+    assert said is not None
+    assert "glibc.rtld.enable_secure" in said
+    with pytest.raises(NotExecutable, match="GLIBC_TUNABLES.* cannot be loaded"):
+        unlimited("a.out", str(dynamic), environment, strict=True)
+
+
+@pytest.mark.parametrize("tunables", ["", "glibc.malloc.check=1", "glibc.rtld.enable_secure=0", "glibc.rtld.nns=4"])
+def test_other_tunables_take_nothing_away(dynamic, tunables):
+    assert unlimited("a.out", str(dynamic), dict(os.environ, GLIBC_TUNABLES=tunables), strict=True) is None
+
+
 def test_strict_refuses_what_cannot_be_known(dynamic, tmp_path, monkeypatch):
     odd = tmp_path / "odd"
     odd.write_bytes(b"MZ of another system, which Linux may know how to run")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemlet import paths
+from gemlet import loading, paths
 from gemlet.cli import environment, options
 from gemlet.cli.environment import LIMITS
 from gemlet.daemon import address
@@ -96,6 +96,9 @@ def _after_failure(base: Mapping[str, str]) -> list[str]:
 
 
 def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form: str, simulate: bool) -> str:
+    if form != "docker" and loading.is_secure(os.environ):
+        hint = "leave it out of GLIBC_TUNABLES: since glibc 2.40 the loader then ignores LD_PRELOAD"
+        raise UsageError("glibc.rtld.enable_secure keeps the hook from being loaded", hint=hint)
     # A container has its own environment: what this one names does not reach it.
     own = None if form == "docker" else environment.own_pipe_directory(os.environ)
     endpoint, answers = running(address.candidates(socket, simulate=simulate), [group], mps=not no_mps, own=own)

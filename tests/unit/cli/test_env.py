@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from gemlet.cli import main
-from gemlet.cli.env import _after_failure, _docker_options
+from gemlet.cli.env import _after_failure, _docker_options, failing
 from gemlet.cli.environment import Membership
 from gemlet.errors import UsageError
 
@@ -58,6 +58,15 @@ def test_without_an_environment_the_command_fails(arguments, nowhere, capsys):
     script = 'eval "$(cat)"; echo ran'
     ended = subprocess.run(["sh", "-c", script], input=said.out, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (125, "")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_loader_that_would_ignore_the_hook_is_refused(form, nowhere, capsys, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2:glibc.rtld.enable_secure=1")
+    assert main.run(["env", *form, "--group", "team"]) != 0
+    said = capsys.readouterr()
+    assert "glibc.rtld.enable_secure keeps the hook" in said.err
+    assert said.out.strip() == failing("json" if form else "shell")
 
 
 @pytest.mark.parametrize("before", [None, "0,1"])
