@@ -11,6 +11,7 @@ import click
 from gemlet.cli import messages, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
+from gemlet.errors import Refused
 
 PATIENCE = 60.0  # seconds: 90 days of 50 groups take two
 POINTS = {"table": 24, "csv": 1000, "json": 1000}
@@ -48,7 +49,7 @@ def command(
     gemlet history --since 1d -o csv
     """
     from gemlet.monitor import history
-    from gemlet.monitor.reader import decode_recorded
+    from gemlet.monitor.reader import decode_recorded, decode_status
 
     if until >= since:
         raise click.UsageError("--until is not after --since: expected a shorter time, such as --since 2h --until 1h")
@@ -58,7 +59,15 @@ def command(
         document = daemon.call(
             "recorded", group=group or "", since=since, until=until, points=points or POINTS.get(output, 4 * width)
         )
-    recorded = decode_recorded(document)
+        recorded = decode_recorded(document)
+        if group and not recorded.series:
+            known = {each.name for each in decode_status(daemon.call("status")).groups}
+            if group not in known:
+                where = " --simulate" if simulate else ""
+                raise Refused(
+                    f"there is no group {group}, nor anything recorded of it in that time",
+                    hint=f"look further back with --since, or see the names with `gemlet status{where}`",
+                )
     if recorded.kept is not None:
         messages.warning(f"no history is recorded now: {recorded.kept}", "read the daemon's log")
     if output == "json":

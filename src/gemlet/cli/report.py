@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -43,7 +44,7 @@ def command(socket: str | None, *, group: str, since: float, output: str, simula
         where = " --simulate" if simulate else ""
         raise Refused(
             f"group {group} had no program in that time",
-            hint=f"look further back with `gemlet report {group} --since 7d{where}`, "
+            hint=f"look further back with `gemlet report {shlex.quote(group)} --since 7d{where}`, "
             f"or see the names with `gemlet status{where}`",
         )
     if output == "json":
@@ -55,8 +56,9 @@ def command(socket: str | None, *, group: str, since: float, output: str, simula
 def ask(daemon: Connection, group: str, since: float, *, patience: float = PATIENCE) -> Report | None:
     """The report of the last ``since`` seconds. Raises `GemletError`."""
     from gemlet.monitor import report
-    from gemlet.monitor.reader import decode_recorded
+    from gemlet.monitor.reader import decode_recorded, decode_status
 
     daemon.patience(patience)
     document = daemon.call("recorded", group=group, since=since, until=0.0, points=POINTS)
-    return report.report(decode_recorded(document), group)
+    free = report.left_for(group, decode_status(daemon.call("status")).groups)
+    return report.report(decode_recorded(document), group, free=free)

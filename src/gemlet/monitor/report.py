@@ -9,9 +9,10 @@ import msgspec
 from gemlet.config.quantities import format_share, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gemlet.daemon.history_recorder import Recorded, RecordedSeries
+    from gemlet.daemon.status import GroupLimits
 
 SCHEMA = 1  # of `gemlet report -o json`
 WORTH_SAYING = 0.02  # part of the time: less is noise of a second's moments
@@ -54,8 +55,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
 
 
-def report(recorded: Recorded, group: str) -> Report | None:
-    """The report of ``group``; None if it had no programs in the recorded time."""
+def left_for(group: str, promised: Iterable[GroupLimits]) -> float:
+    """The largest minimum that ``group`` may have beside the others, by the daemon's own rule."""
+    others = [other for other in promised if other.name != group]
+    device = next((each.device for each in promised if each.name == group), None)
+    return max(0.0, 1 - sum(o.min for o in others if device is None or o.device in (None, device)))
+
+
+def report(recorded: Recorded, group: str, *, free: float = 1.0) -> Report | None:
+    """The report of ``group``; None if it had no programs in the recorded time.
+
+    ``free``: the largest minimum that it may have now.
+    """
     series = [each for each in recorded.series if each.group == group]
     places = [place for place in range(len(recorded.time)) if any(_active(each, place) for each in series)]
     if not places:
@@ -81,7 +92,7 @@ def report(recorded: Recorded, group: str) -> Report | None:
         min=_last(series, "min"),
         max=_last(series, "max"),
     )
-    return msgspec.structs.replace(found, advice=_advice(found))
+    return msgspec.structs.replace(found, advice=_advice(found, free))
 
 
 def line(found: Report) -> str:
@@ -102,31 +113,39 @@ def _long(found: Report, seconds: float) -> bool:
     return seconds >= WORTH_SAYING * found.seconds
 
 
-def _advice(found: Report) -> str | None:
+def _advice(found: Report, free: float) -> str | None:
     """What would have shortened the longest wait."""
     turns = sum(seconds for reason, seconds in found.waits.items() if reason != "memory")
     causes: list[tuple[float, Callable[[], str | None]]] = [
         (
             found.throttled_s,
-            lambda: f"a larger maximum would have helped: --max {_up(found.max, found.throttled_s, found)}",
+            lambda: f"a larger maximum would have helped: --max {format_share(_up(found.max, found.throttled_s, found))}",
         ),
         (found.waits.get("memory", 0.0), lambda: "more --resident, or fewer programs at a time, would have helped"),
-        (turns, lambda: _of_turns(found, turns)),
+        (turns, lambda: _of_turns(found, turns, free)),
     ]
     seconds, advice = max(causes, key=lambda cause: cause[0])
     return advice() if seconds >= WORTH_CHANGING * found.seconds else None
 
 
-def _of_turns(found: Report, waited: float) -> str | None:
+def _of_turns(found: Report, waited: float, free: float) -> str | None:
     if found.min is not None and found.min >= 1:
         return None
     wanted = _up(max(found.share, found.min or 0.0), waited, found)
-    return f"a larger minimum, up to --min {wanted}, would have helped; or --priority latency for short requests"
+    possible = int(free * 100 + 1e-6) / 100
+    latency = "or --priority latency for short requests"
+    if wanted <= possible:
+        return f"a larger minimum, up to --min {format_share(wanted)}, would have helped; {latency}"
+    if possible > (found.min or 0.0):
+        most = f"up to --min {format_share(possible)}, would have helped, no more: other groups hold the rest"
+        return f"a larger minimum, {most}; {latency}"
+    helped = "a larger minimum would have helped, but other groups hold the rest"
+    return f"{helped}: lower theirs with `gemlet set`, choose another --device, {latency}"
 
 
-def _up(share: float | None, waited: float, found: Report) -> str:
+def _up(share: float | None, waited: float, found: Report) -> float:
     wanted = (share or 0.0) + waited / found.seconds
-    return format_share(min(1.0, max(STEP, round(wanted / STEP) * STEP)))
+    return min(1.0, max(STEP, round(wanted / STEP) * STEP))
 
 
 def _active(series: RecordedSeries, place: int) -> bool:

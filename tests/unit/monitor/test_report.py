@@ -6,7 +6,8 @@ import pytest
 
 from gemlet.daemon.history_moment import REASONS
 from gemlet.daemon.history_recorder import Recorded, RecordedSeries
-from gemlet.monitor.report import FOR, line, report
+from gemlet.daemon.status import GroupLimits
+from gemlet.monitor.report import FOR, left_for, line, report
 
 GIB = 2.0**30
 
@@ -36,6 +37,33 @@ def test_turns_of_others_are_said():
     assert found.waits == {"ahead": 2.0, "both busy": 3.0}
     assert "waited 3.0 s for turns beside others" in line(found)
     assert found.advice.startswith("a larger minimum, up to --min 80%, would have helped; ")
+
+
+WAITED = {"waits ahead": [0.2] * 10, "waits both busy": [0.3] * 10}
+
+
+@pytest.mark.parametrize(
+    ("free", "advised"),
+    [
+        (1.0, "a larger minimum, up to --min 80%, would have helped; or --priority latency for short requests"),
+        (0.429, "a larger minimum, up to --min 42%, would have helped, no more: other groups hold the rest; or "),
+        (0.2, "a larger minimum would have helped, but other groups hold the rest: lower theirs with `gemlet set`, "),
+    ],
+)
+def test_no_minimum_is_proposed_that_others_hold(free, advised):
+    found = report(recorded(share=[0.3] * 10, **WAITED), "g", free=free)
+    assert found.advice.startswith(advised)
+
+
+def test_what_minima_of_others_leave():
+    def group(name, least, device=None):
+        return GroupLimits(name=name, min=least, origin="run", owner=0, device=device, clients=1)
+
+    held = [group("g", 0.2, 0), group("a", 0.5, 1), group("b", 0.3, 0), group("c", 0.1), group("d", 0.0)]
+    assert left_for("g", held) == pytest.approx(0.6)
+    assert left_for("c", held) == 0.0  # everywhere: beside all of them
+    assert left_for("gone", held) == 0.0
+    assert left_for("a", [group("a", 1.0)]) == 1.0
 
 
 def test_memory_that_was_away_is_said():
