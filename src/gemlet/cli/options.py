@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gemlet.config import group_fields
-from gemlet.config.quantities import check_fraction, format_size, parse_seconds, parse_share, parse_size
+from gemlet.config.quantities import check_fraction, format_share, format_size, parse_seconds, parse_share, parse_size
 from gemlet.config.rules import SMALLEST_MEMORY, check_name
-from gemlet.errors import GemletError, InvalidValue
+from gemlet.errors import GemletError, InvalidValue, UsageError
 from gemlet.model import GROUP_FIELDS, LONGEST_BACK_S, GroupField, Kind
 
 if TYPE_CHECKING:
@@ -189,7 +189,9 @@ def limits(verb: str) -> Decorator:
         @functools.wraps(function)
         def call(*arguments: Any, **given: Any) -> Any:
             values = {field.name: given.pop(field.name) for field in fields}
-            return function(*arguments, limits={k: v for k, v in values.items() if v is not None}, **given)
+            given_limits = {k: v for k, v in values.items() if v is not None}
+            _check_order(given_limits)
+            return function(*arguments, limits=given_limits, **given)
 
         decorated: Callable[..., Any] = call
         for field in reversed(fields):
@@ -198,6 +200,16 @@ def limits(verb: str) -> Decorator:
         return decorated
 
     return decorate
+
+
+def _check_order(limits: dict[str, Any]) -> None:
+    """What the daemon would refuse, too, but of a group whose name it has yet to choose."""
+    least, most = limits.get("min", 0.0), limits.get("max", 1.0)
+    if least > most:
+        raise UsageError(
+            f"--min {format_share(least)} is more than --max {format_share(most)}",
+            hint="min is guaranteed and max is the limit: check that the two have not been swapped",
+        )
 
 
 def _type_of(field: GroupField, verb: str) -> click.ParamType[Any]:

@@ -209,6 +209,15 @@ def test_alone_it_shows_the_overview_and_no_error(capsys):
     assert "hint:" not in printed
 
 
+@pytest.mark.parametrize("verb", [["run"], ["set", "g"]])
+def test_a_minimum_above_the_maximum_is_refused_before_a_daemon_is_asked(tmp_path, monkeypatch, capsys, verb):
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(tmp_path))
+    program = ["--", "true"] if verb == ["run"] else []
+    assert main.run([*verb, "--simulate", "--min", "80%", "--max", "50%", *program]) == 2
+    assert "error: --min 80% is more than --max 50%\n" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("ask", [["history"], ["report", "g"]])
 @pytest.mark.parametrize(("since", "taken"), [("90d", True), ("7776001s", False), ("1000000000s", False)])
 def test_nobody_asks_for_what_is_older_than_the_recorded_history(capsys, ask, since, taken):
