@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -84,6 +85,11 @@ def test_memory_below_one_context_is_said_before_the_program_runs(gemlet):
     assert done.returncode == 0
     assert done.stderr.startswith("warning: 1 MiB of memory is less than one CUDA context takes (at least 64 MiB)")
     assert done.stdout.split()[1] == "2", "the context is made, an allocation is refused"
+    again = gemlet("run", "--simulate", "--memory", "1MiB", "--", sys.executable, "-c", ALLOCATE, "1024")
+    said = [line for line in again.stderr.splitlines() if "would pass" in line or "raise it" in line]
+    assert "a context of" in said[1], again.stderr
+    hints = {re.search(r"--memory (\S+) --simulate", line).group(1) for line in said if "raise it" in line}
+    assert hints == {"2GiB"}, "the launcher and the hook say the same"
 
 
 def test_the_hint_of_a_refused_allocation_can_be_typed(gemlet):
@@ -161,6 +167,9 @@ def test_at_a_prompt_it_says_at_the_end_what_was_used(gemlet):
     assert later.stdout.startswith("team (simulated): used ")
     assert json.loads(gemlet("report", "--simulate", "team", "-o", "json").stdout)["device_s"] > 0
     assert "had no program" in gemlet("report", "--simulate", "other").stderr
+    unknown = gemlet("history", "--simulate", "other")
+    assert (unknown.returncode, unknown.stdout) == (125, "")
+    assert "no group other" in unknown.stderr
 
 
 def test_a_client_is_seen_with_its_group_and_device(gemlet):

@@ -65,20 +65,20 @@ void settle_contexts(CUdevice device) {
 
 namespace {
 
-bool reserve_within_limit(CUdevice device, uint64_t bytes) {
+bool reserve_within_limit(CUdevice device, uint64_t bytes, Wanted wanted = Wanted::kAllocation) {
     settle_contexts(device);
     if (device >= 0 && device < kDevices &&
         accounting().elastic[static_cast<size_t>(device)].load(std::memory_order_relaxed)) {
         MemoryView view = memory_view(device);
         if (view.used > view.limit || bytes > view.limit - view.used) refresh_elastic(device);
     }
-    return memory_reserve(device, bytes);
+    return memory_reserve(device, bytes, wanted);
 }
 
 }  // namespace
 
-bool reserve(CUdevice device, uint64_t bytes) {
-    if (!reserve_within_limit(device, bytes)) return false;
+bool reserve(CUdevice device, uint64_t bytes, Wanted wanted) {
+    if (!reserve_within_limit(device, bytes, wanted)) return false;
     if (bytes > 0 && swap_active() && !swap_make_room(device, bytes)) [[unlikely]] {
         memory_release(device, bytes);
         return false;

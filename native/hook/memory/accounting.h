@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "hook/lookup/cuda_api.h"
+#include "hook/memory/ledger.h"
 #include "hook/memory/pointer_map.h"
 
 namespace gemlet::hook {
@@ -19,7 +20,7 @@ namespace gemlet::hook {
 void settle_contexts(CUdevice device);
 
 // Room in the group's limit, after reading again what the driver may have given back by itself.
-bool reserve(CUdevice device, uint64_t bytes);
+bool reserve(CUdevice device, uint64_t bytes, Wanted wanted = Wanted::kAllocation);
 
 // The same, counted as held by this process. False: over the limit.
 bool charge(CUdevice device, uint64_t bytes);

@@ -73,7 +73,7 @@ class ContextRoom {
   public:
     explicit ContextRoom(CUdevice device) : turn_(device), device_(device), bytes_(context_estimate(device)) {
         announce_room(device_, bytes_);
-        reserved_ = reserve(device_, bytes_);
+        reserved_ = reserve(device_, bytes_, Wanted::kContext);
         if (!reserved_) cancel_room(device_, bytes_);
     }
     ~ContextRoom() {

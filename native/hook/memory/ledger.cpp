@@ -75,7 +75,12 @@ struct Size {
     char text[32];
 };
 
-void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint64_t contexts) {
+const char* name_of(Wanted wanted) {
+    return wanted == Wanted::kContext ? "a context" : "an allocation";
+}
+
+void explain(Device& device, uint64_t bytes, Wanted wanted, uint64_t used, uint64_t limit, uint64_t contexts) {
+    constexpr uint64_t kSomeBeside = 1ull << 30;  // a context alone is of no use
     wire::Message m{};
     m.header = header(wire::MessageType::kRefused, device.wire_index.load());
     m.value = bytes;
@@ -83,9 +88,9 @@ void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint
     const char* group = joined_group();
     char most[96] = "";
     if (contexts >= limit) std::snprintf(most, sizeof most, ", its contexts alone take %s", Size(contexts).text);
-    const LimitHint hint("--memory", used + bytes);
+    const LimitHint hint("--memory", used + bytes + (wanted == Wanted::kContext ? kSomeBeside : 0));
     say_once(Topic::kMemory,
-             "an allocation of %s would pass the %s limit of group '%s' on GPU %d (%s in use%s)\n  hint: %s",
+             "%s of %s would pass the %s limit of group '%s' on GPU %d (%s in use%s)\n  hint: %s", name_of(wanted),
              Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most, hint.text);
 }
 
@@ -201,17 +206,17 @@ bool has_lost_its_place(Device& device) {
            join_successor(device) == Successor::kJoined;
 }
 
-bool refuse_unsure(uint64_t bytes) {
+bool refuse_unsure(uint64_t bytes, Wanted wanted) {
     say_once(Topic::kMemory,
-             "an allocation of %s is refused: the daemon does not say what is left of the limit of group '%s'\n  "
+             "%s of %s is refused: the daemon does not say what is left of the limit of group '%s'\n  "
              "hint: see in its log why it does not answer, or does not govern this program",
-             Size(bytes).text, joined_group());
+             name_of(wanted), Size(bytes).text, joined_group());
     return false;
 }
 
 }  // namespace
 
-bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
+bool memory_reserve(CUdevice ordinal, uint64_t bytes, Wanted wanted) {
     Device* device = device_for(ordinal);
     if (governance(device) == Governance::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
@@ -219,18 +224,18 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     SecondLook again;
     for (Patience patience;;) {
         const Place where = place(*device);
-        if (where == Place::kUnknown) return refuse_unsure(bytes);
+        if (where == Place::kUnknown) return refuse_unsure(bytes, wanted);
         switch (try_reserve(*device, bytes, found)) {
             case Reservation::kMade:
                 return true;
             case Reservation::kOverLimit:
                 if (has_lost_its_place(*device) || again.may_help(found.added)) continue;
                 if (found.is_unsettled && patience.step()) continue;
-                explain(*device, bytes, found.used, found.limit, found.contexts);
+                explain(*device, bytes, wanted, found.used, found.limit, found.contexts);
                 return false;
             case Reservation::kNotHere:
                 if (has_lost_its_place(*device)) continue;
-                if (where == Place::kTurnedAway || !patience.step()) return refuse_unsure(bytes);
+                if (where == Place::kTurnedAway || !patience.step()) return refuse_unsure(bytes, wanted);
                 continue;
             case Reservation::kRefused:
                 if (!await_daemon(device)) return false;

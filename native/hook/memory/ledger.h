@@ -11,9 +11,11 @@ namespace gemlet::hook {
 
 // `device` is CUDA's ordinal in this process.
 
+enum class Wanted : uint8_t { kAllocation, kContext };  // what memory is for, as people are told
+
 // Reserves before the driver is asked. False if the group's limit would be exceeded: the caller answers
 // CUDA_ERROR_OUT_OF_MEMORY, and this function explains the refusal once on stderr.
-bool memory_reserve(CUdevice device, uint64_t bytes);
+bool memory_reserve(CUdevice device, uint64_t bytes, Wanted wanted);
 void memory_release(CUdevice device, uint64_t bytes);
 // Accounts for what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
 void memory_account(CUdevice device, uint64_t bytes);

@@ -87,7 +87,7 @@ class EventRing:
         """Appends what `Server.take_events` gave; a device without index counts as none."""
         device, text = raw.get("device"), str(raw.get("text") or "")
         if raw.get("kind") == "refused" and text.isdigit():
-            text = f"an allocation of {format_size(int(text))} would pass the memory limit"
+            text = f"{format_size(int(text))} more would pass the memory limit"
         elif raw.get("kind") == "context":
             text = "has a context" if text == "1" else f"has {text} contexts"
         return self.add(

@@ -80,7 +80,7 @@ const char* joined_group() {
     return destination().group;
 }
 
-bool memory_reserve(CUdevice device, uint64_t bytes) {
+bool memory_reserve(CUdevice device, uint64_t bytes, Wanted) {
     auto& total = used_on(device);
     uint64_t before = total.load();
     do {
