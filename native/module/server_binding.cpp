@@ -435,6 +435,16 @@ void bind_server(nb::module_& m) {
             "uuid"_a, "bytes"_a.none(), "max_wait"_a = nb::none())
         .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("set_group", set_group, "name"_a, "fields"_a)
+        .def(
+            "bind_group",
+            [](Server& self, const std::string& name, const std::vector<nb::bytes>& devices) {
+                std::vector<Uuid> uuids;
+                uuids.reserve(devices.size());
+                for (const nb::bytes& uuid : devices) uuids.push_back(uuid_from(uuid));
+                nb::gil_scoped_release release;
+                return self.bind_group(name, std::move(uuids));
+            },
+            "name"_a, "devices"_a)
         .def("maker", &Server::maker, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(

@@ -172,6 +172,15 @@ void Server::expel(const Group& group, Nanoseconds now) {
     }
 }
 
+// Its limits hold on each device, so on one beside those that it was placed on it would have them once more.
+bool Server::bind_group(const std::string& name, std::vector<Uuid> devices) {
+    std::lock_guard lock(mutex_);
+    const auto found = groups_.find(name);
+    if (found == groups_.end()) return false;
+    found->second.devices = std::move(devices);
+    return true;
+}
+
 bool Server::remove_group(const std::string& name) {
     std::lock_guard lock(mutex_);
     auto found = groups_.find(name);

@@ -326,6 +326,13 @@ bool Server::attach(Client& client, const Message& message) {
         return refuse(Status::kFull, text);
     };
     auto taken = [&](FairLimit& limit) { return FairPlace::in(limit, client.who, client.administrator); };
+    Group& group = groups_.at(client.group);
+    if (!group.devices.empty() && std::find(group.devices.begin(), group.devices.end(), uuid) == group.devices.end()) {
+        ++denied_;
+        const std::string why = "group '" + client.group + "' is bound to other devices";
+        emit("denied", client, why);
+        return refuse(Status::kDenied, why);
+    }
     if (client.places.size() >= kMaxDevices) return refuse(Status::kFull, "this process uses too many devices");
     FairPlace use = taken(uses_);
     if (!use) return full(uses_, "uses of devices");
@@ -344,7 +351,6 @@ bool Server::attach(Client& client, const Message& message) {
         if (other.device == place) return answer(client, reply, Status::kMalformed, "attached already") || true;
 
     Nanoseconds now = clock();
-    Group& group = groups_.at(client.group);
     // Steps that may throw for lack of descriptors come before any step that would have to be undone.
     auto known_ledger = device.ledgers.find(client.group);
     if (known_ledger == device.ledgers.end())

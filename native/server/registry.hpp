@@ -76,6 +76,7 @@ struct Group {
     size_t clients = 0;
     std::optional<uid_t> maker = {};  // whose client made it, also once somebody has set it
     std::optional<int> device = {};   // index of the one on which it has its minimum; none: every one
+    std::vector<Uuid> devices = {};   // those that its programs may use; none: every one
 };
 
 struct Client;

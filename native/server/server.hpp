@@ -121,6 +121,9 @@ class Server {
     // Creates a group, or changes a live one. `device`: index of the only one on which it has its minimum. Throws
     // std::invalid_argument.
     void set_group(const GroupSettings& settings, std::optional<int> device = {});
+    // Its programs may use these devices alone, those that come from now on; none: every one. False if there is no
+    // such group.
+    bool bind_group(const std::string& name, std::vector<Uuid> devices);
     bool remove_group(const std::string& name);  // false while it has clients, or awaits some
     // The user whose client made a group that nobody has set since; nullopt if there is no such group.
     std::optional<uid_t> maker(const std::string& name);

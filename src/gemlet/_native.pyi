@@ -182,6 +182,8 @@ class Server:
         has its minimum, None for every one. Raises ValueError, and TypeError for a value that
         is of another type.
         """
+    def bind_group(self, name: str, devices: list[bytes]) -> bool:
+        """Lets programs of a group use only the devices of these UUIDs; of none: every one. False without the group."""
     def maker(self, name: str) -> int | None: ...
     def remove_group(self, name: str) -> bool: ...
     def set_memory_of_processes(

@@ -241,7 +241,13 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
 def _share(service: Service, request: OpenShare, peer: Peer) -> dict[str, Any]:
     check_administrator(peer, "open a socket for a group")
     _check_device(service, request.device)
-    entry = service.open_share(request.group, request.limits, socket=request.socket, device=request.device)
+    entry = service.open_share(
+        request.group,
+        request.limits,
+        socket=request.socket,
+        device=request.device,
+        devices=request.devices,
+    )
     _tell(service, "granted", entry.spec.name, peer)
     return {
         "group": entry.spec.name,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from gemlet.config.quantities import format_share
 from gemlet.config.rules import SLACK, violations
 from gemlet.daemon.quotas import Quotas, nothing_of, weights_in_force, within
-from gemlet.errors import Refused, UsageError
+from gemlet.devices.device import uuid_bytes
+from gemlet.errors import DeviceError, Refused, UsageError
 from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Launcher(Protocol):
 class Entry:
     """One group. ``owner``: uid that made it, None if the configuration did; ``device``: index it will use, if said.
 
-    ``socket``: path of the socket that is its alone; only a share has one.
+    ``socket``: path of the socket that is its alone; only a share has one. ``devices``: UUIDs of those that its
+    programs may use; none: every one.
     """
 
     spec: GroupSpec
@@ -61,6 +63,7 @@ class Entry:
     owner: int | None = None
     device: int | None = None
     socket: str | None = None
+    devices: tuple[str, ...] = ()
     named: bool = True  # somebody chose the name
     leaving: bool = False  # no longer configured; goes with its last client
     linger: float = LINGER_SECONDS
@@ -213,7 +216,15 @@ class GroupBook:
         self.entries[name] = Entry(spec=spec, origin="run", owner=owner)
         return warnings + self._tell(spec, strict=False)
 
-    def share(self, name: str, limits: Limits, *, socket: str, device: int | None = None) -> Entry:
+    def share(
+        self,
+        name: str,
+        limits: Limits,
+        *,
+        socket: str,
+        device: int | None = None,
+        devices: tuple[str, ...] = (),
+    ) -> Entry:
         """Makes the share ``name`` be exactly this, from nothing or from what it was. Raises `Refused`.
 
         Its minimum is not checked against others, because the opener of shares has placed them.
@@ -227,14 +238,16 @@ class GroupBook:
             )
         spec = _change(GroupSpec(name=name), limits)
         entry = known or Entry(spec=spec, origin="share", owner=self._owner, socket=socket)
-        self.set_share(entry, spec, device)
+        self.set_share(entry, spec, device, devices)
         self.entries[name] = entry
         return entry
 
-    def set_share(self, entry: Entry, spec: GroupSpec, device: int | None) -> None:
-        """Gives a share these limits. Raises `Refused`, and then it has those of before."""
+    def set_share(self, entry: Entry, spec: GroupSpec, device: int | None, devices: tuple[str, ...]) -> None:
+        """Gives a share these limits on these devices. Raises `Refused`, and then it has those of before."""
+        uuids = _uuids(devices)
         self._tell(spec, origin="share", device=device)
-        entry.spec, entry.device = spec, device
+        self._server.bind_group(spec.name, uuids)
+        entry.spec, entry.device, entry.devices = spec, device, devices
 
     def change(self, name: str, limits: Limits, *, uid: int, busy: Mapping[str, int]) -> Entry:
         """Changes a live group. Raises `Refused`."""
@@ -265,6 +278,8 @@ class GroupBook:
         if entry.owner is not None:
             self._begin(entry.spec, entry.owner)
         self._tell(entry.spec, origin=entry.origin, device=entry.device, strict=False)
+        if entry.devices:
+            self._server.bind_group(entry.spec.name, _uuids(entry.devices))
         self.entries[entry.spec.name] = entry
 
     def balance(self, active: Sequence[Collection[str]]) -> None:
@@ -545,6 +560,13 @@ def _check(spec: GroupSpec) -> None:
     broken = next(violations(spec), None)
     if broken is not None:
         raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
+
+
+def _uuids(devices: Iterable[str]) -> list[bytes]:
+    try:
+        return [uuid_bytes(device) for device in devices]
+    except DeviceError as error:
+        raise Refused(error.message, hint=error.hint) from None
 
 
 def _reserved(name: str) -> bool:

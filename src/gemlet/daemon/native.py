@@ -44,6 +44,9 @@ class Server(Protocol):
         Clients of users who may not be in it any more leave it.
         """
 
+    def bind_group(self, name: str, devices: list[bytes]) -> bool:
+        """Lets programs of a group use only the devices of these UUIDs; of none: every one. False without the group."""
+
     def maker(self, name: str) -> int | None:
         """The uid whose client made a group that `set_group` was not called for; None if there is no such group."""
 

@@ -178,13 +178,15 @@ class OpenShare(Request, tag="share"):
     that group.
 
     For callers that place programs and check the sums themselves (Kubernetes): ``limits`` are taken as they are,
-    missing ones have their defaults, and the group stays until it is removed.
+    missing ones have their defaults, and the group stays until it is removed. ``devices``: UUIDs of those that its
+    programs may use, and no others; none for every one.
     """
 
     group: GroupName
     limits: Limits
     socket: str
     device: Annotated[int, Meta(ge=0, le=1023)] | None = None
+    devices: Annotated[tuple[Annotated[str, Meta(max_length=100)], ...], Meta(max_length=64)] = ()
 
 
 class Remove(Request, tag="remove"):

@@ -29,6 +29,7 @@ class Saved(msgspec.Struct, kw_only=True):
     device: int | None
     origin: Origin = "run"
     socket: str | None = None
+    devices: tuple[str, ...] = ()
     named: bool = True
     launchers: list[Told] = []
     configured: GroupSpec | None = None  # as in the configuration, of a group of it that was changed since
@@ -40,6 +41,7 @@ class Saved(msgspec.Struct, kw_only=True):
             owner=self.owner,
             device=self.device,
             socket=self.socket,
+            devices=self.devices,
             named=self.named,
         )
 
@@ -51,6 +53,7 @@ def _saved(e: Entry, launchers: Launchers) -> Saved:
         device=e.device,
         origin=e.origin,
         socket=e.socket,
+        devices=e.devices,
         named=e.named,
         launchers=launchers.told(e.launchers),
     )

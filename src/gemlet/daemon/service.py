@@ -296,22 +296,24 @@ class Service:
             return True
         return saved_groups.save(self._groups_file, self.book.entries.values(), self.launchers)
 
-    def open_share(self, name: str, limits: Limits, *, socket: str, device: int | None) -> Entry:
+    def open_share(
+        self, name: str, limits: Limits, *, socket: str, device: int | None, devices: tuple[str, ...] = ()
+    ) -> Entry:
         """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`.
 
         It is written down before anybody relies on it: the daemon after this one would have it with its limits of
         before, or not at all.
         """
         known = self.book.entries.get(name)
-        before = (known.spec, known.device) if known is not None else None
-        entry = self.book.share(name, limits, socket=socket, device=device)
+        before = (known.spec, known.device, known.devices) if known is not None else None
+        entry = self.book.share(name, limits, socket=socket, device=device, devices=devices)
         if not self._sockets.has_share(socket):
             try:
                 self._sockets.listen_for_share(name, socket)
             except DaemonError:
                 self.book.remove(name, uid=os.getuid())
                 raise
-        if before != (entry.spec, entry.device) and not self.remember_groups():
+        if before != (entry.spec, entry.device, entry.devices) and not self.remember_groups():
             if before is None:
                 self.remove_group(name, uid=os.getuid())
             else:

@@ -65,7 +65,9 @@ class DaemonLink:
         del limits["device"]
         if limits["resident"] is None:
             limits["resident"] = "none"
-        await self._call("share", group=share.group, limits=limits, socket=socket, device=device)
+        await self._call(
+            "share", group=share.group, limits=limits, socket=socket, device=device, devices=list(share.gpus)
+        )
 
     async def remove(self, group: str) -> None:
         """Removes a group; nothing happens if there is none. Raises `Refused` while it has clients."""

@@ -25,6 +25,7 @@ class FakeServer:
         self.groups: dict[str, dict[str, Any]] = {}
         self.devices: dict[bytes, dict[str, Any]] = {}
         self.reserved_on: dict[str, int | None] = {}  # device of each group's minimum
+        self.bound: dict[str, list[bytes]] = {}  # devices of shares
         self.clients: dict[str, list[dict[str, Any]]] = {}
         self.makers: dict[str, int] = {}  # of groups that clients made by joining them
         self.used_ns: dict[str, int] = {}
@@ -67,6 +68,10 @@ class FakeServer:
             raise ValueError("min is above max")
         self.groups[name] = limits
         self.reserved_on[name] = device
+
+    def bind_group(self, name: str, devices: list[bytes]) -> bool:
+        self.bound[name] = devices
+        return name in self.groups
 
     def maker(self, name: str) -> int | None:
         return self.makers.get(name) if name not in self.groups else None

@@ -8,11 +8,14 @@ import errno
 import msgspec
 import pytest
 
+from gemlet.devices.device import uuid_bytes
 from gemlet.errors import Refused
 from gemlet.kube.daemon_link import DaemonLink, terms
 from gemlet.kube.request import Amounts
 from gemlet.kube.share import Share
 from gemlet.model import Priority
+
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 def test_a_share_has_a_socket_of_its_own_until_it_is_removed(start_daemon, tmp_path):
@@ -51,6 +54,21 @@ def test_a_restarted_daemon_opens_its_shares_again(start_daemon, tmp_path):
     again = start_daemon()
     assert again.server.listening[str(tmp_path / "a.sock")] == ("a", 0o666)
     assert again.server.groups["a"]["memory"] == 4096
+
+
+def test_a_share_is_bound_to_its_devices_also_by_the_next_daemon(start_daemon, tmp_path):
+    daemon, path = start_daemon(), str(tmp_path / "a.sock")
+    with pytest.raises(Refused, match="'GPU-1' is not the UUID"):
+        daemon.call("share", group="a", limits={}, socket=path, devices=["GPU-1"])
+    daemon.call("share", group="a", limits={}, socket=path, devices=[GPU])
+    assert daemon.server.bound["a"] == [uuid_bytes(GPU)]
+    daemon.call("set", group="a", limits={"max": 0.5})
+    daemon.stop()
+    (tmp_path / "a.sock").unlink(missing_ok=True)
+    again = start_daemon()
+    assert again.server.bound["a"] == [uuid_bytes(GPU)]
+    again.call("share", group="a", limits={}, socket=path)
+    assert again.server.bound["a"] == []
 
 
 def test_a_share_does_not_take_another_group_over(start_daemon, tmp_path):
@@ -92,12 +110,12 @@ def test_what_a_share_is_promised_is_said_as_it_was_told(start_daemon, tmp_path)
     link = DaemonLink(daemon.endpoint)
     for number, compute in enumerate((1, 29, 57, 100)):
         amounts = Amounts(memory=(1 << 40) + 1, compute=compute, limit=100, priority=Priority.LATENCY, resident=1 << 30)
-        share = Share(id="s", group=f"default/{number}", gpus=("GPU-1",), granted=amounts, amounts=amounts)
+        share = Share(id="s", group=f"default/{number}", gpus=(GPU,), granted=amounts, amounts=amounts)
         for each, device in ((share, None), (msgspec.structs.replace(share, amounts=Amounts(**_plain(compute))), 0)):
             asyncio.run(link.open(each, str(tmp_path / f"{number}.sock"), device=device))
             assert asyncio.run(link.shares())[share.group] == terms(each, device)
     nothing = Amounts(memory=0, compute=0, limit=1)  # of units before the kubelet knows their container
-    units = Share(id="u", group="units-1", gpus=("GPU-1",), granted=nothing, amounts=nothing)
+    units = Share(id="u", group="units-1", gpus=(GPU,), granted=nothing, amounts=nothing)
     asyncio.run(link.open(units, str(tmp_path / "u.sock"), device=0))
     assert asyncio.run(link.shares())["units-1"] == terms(units, 0)
     daemon.call("set", group="default/1", limits={"max": 0.9})
