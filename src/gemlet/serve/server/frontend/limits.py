@@ -13,7 +13,8 @@ HEADER_S = 10.0  # for a header, and for a TLS handshake
 SILENT_S = 60.0  # until a client is asked whether it is there, or gone if it never asked for anything
 CLOSE_S = 10.0  # for a client to read the end of its last answer
 HELD_REQUESTS = 4  # the largest ones, that clients who are slow may have under way together
-SPARE_FILES = 256  # for executors, models, shared memory, logs
+SPARE_FILES = 256  # for executors, models, logs
+REGION_PART = 8  # one file in so many may be one of shared memory
 LONGEST_S = 60.0
 
 
@@ -36,5 +37,14 @@ class Limits:
 
     def connections_of_each(self) -> int:
         """What the limit on open files leaves for each of two protocols."""
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return max(1, min(self.connections, (files - SPARE_FILES) // 2))
+        return max(1, min(self.connections, (_files() - SPARE_FILES - most_regions()) // 2))
+
+
+def most_regions() -> int:
+    """Of shared memory, of all users together: each is an open file, and clients need some, too."""
+    return _files() // REGION_PART
+
+
+def _files() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return files

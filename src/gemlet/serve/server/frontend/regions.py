@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from gemlet.daemon.fair_limit import may_take_another
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
+from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.device_memory import DeviceMemory
 from gemlet.serve.server.to_its_end import to_its_end
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from gemlet.serve.dispatch.served import ServedModel
 
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
-MAX_REGIONS = 1024  # each is an open file
+MAX_REGIONS = 1024  # of a user
 MAX_READ_BYTES = 64 * 1024**2  # by one request: as much as a body may have
 
 
@@ -105,6 +107,10 @@ class Regions:
     def of(self, find_user: Callable[[], int | None]) -> UserRegions:
         """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
         return UserRegions(self, find_user)
+
+    def count(self) -> int:
+        """How many are registered."""
+        return sum(map(len, self.users.values()))
 
     def close(self) -> None:
         """Ends the process that has device memory."""
@@ -197,6 +203,10 @@ class UserRegions:
             raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
         if len(self._regions) >= MAX_REGIONS:
             raise Refusal("overload", f"{MAX_REGIONS} shared memory regions are registered; unregister some")
+        theirs, taken, most = len(self._regions), self._shared.count(), limits.most_regions()
+        if not may_take_another(most, taken=taken, theirs=theirs, kept=0, administers=False):
+            message = f"{taken} of {most} shared memory regions are registered, {theirs} of them by this user"
+            raise Refusal("overload", f"{message}; unregister some, or raise `ulimit -Hn` of the server")
         return user
 
     def unregister(self, kind: type[Region], name: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import threading
 import uuid
 from pathlib import Path
@@ -15,6 +16,7 @@ from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import infer_messages, unpacking
 from gemlet.serve.server.frontend import regions as module
+from gemlet.serve.server.frontend.limits import SPARE_FILES, Limits
 from gemlet.serve.server.frontend.regions import FOLDER, Regions, SystemRegion
 from tests.unit.serve.server.frontend.test_http import post
 from tests.unit.serve.stand_in import Service, connect, model, replies
@@ -110,6 +112,22 @@ def test_their_number_and_their_bytes_have_limits(shared, monkeypatch):
     regions.check_sizes([much, {}])
     with pytest.raises(Refusal, match="expected at most"):
         regions.check_sizes([much, much | {"shared_memory_byte_size": 1}, much | {"shared_memory_byte_size": -5}])
+
+
+@pytest.mark.parametrize("files", [1024, 4096, 1 << 20])
+def test_clients_keep_the_files_that_connections_need(shared, monkeypatch, files):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    monkeypatch.setattr(module, "MAX_REGIONS", 100)
+    connections = Limits().connections_of_each()
+    assert connections >= min(4096, files // 4)
+    regions, taken = mine(), 0
+    with pytest.raises(Refusal, match="shared memory regions are registered") as refused:
+        for taken in range(1025):
+            regions.register(str(taken), shared[0], 0, 1)
+    assert refused.value.reason == "overload"
+    assert taken == min(100, files // 8 // 2)
+    assert 2 * connections + taken + SPARE_FILES <= files
+    regions.unregister(SystemRegion)
 
 
 OTHER = 4321  # a uid that is not this one
