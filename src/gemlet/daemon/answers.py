@@ -129,7 +129,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         busy=busy,
     )
     changed = request_warnings.changed_for_others(there, entry.spec, programs=busy.get(entry.spec.name, 0))
-    _changed(service, "granted", entry.spec.name, peer, command=request.command)
+    unkept = _changed(service, "granted", entry.spec.name, peer, command=request.command)
     return {
         "group": entry.spec.name,
         "socket": str(service.options.endpoint.clients),
@@ -140,7 +140,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
             *_about_owner(service, entry, peer),
             *_said(changed),
             *_about_memory(service, entry),
-            *_said(request_warnings.slowdown_for_nothing(entry.spec)),
+            *_said(request_warnings.slowdown_for_nothing(entry.spec), unkept),
         ],
         "movable": service.movable(entry.spec),
         **_environment(service, request, entry, peer),
@@ -223,7 +223,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         except ConfigError as error:  # a full disk
             raise Refused(f"group {request.group} is changed, but not saved: {error}", hint=error.hint) from None
         entry.origin = "configuration"
-    _changed(service, "changed", entry.spec.name, peer)
+    unkept = _changed(service, "changed", entry.spec.name, peer)
     given = request.limits.given()
     return {
         "group": entry.spec.name,
@@ -231,7 +231,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         "saved": saved,
         "mps": service.mps.look().state,
         "warnings": [
-            *_said(held),
+            *_said(held, unkept),
             *(_about_memory(service, entry) if "memory" in given else []),
             *_said(request_warnings.slowdown_for_nothing(entry.spec) if "slowdown" in given else None),
         ],
@@ -263,9 +263,12 @@ def _limits(entry: Entry) -> dict[str, Any]:
     return limits
 
 
-def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: str = "") -> None:
-    service.remember_groups()
+def _changed(
+    service: Service, kind: str, group: str, peer: Peer, *, command: str = ""
+) -> request_warnings.WarningMessage | None:
+    failure = service.remember_groups()
     _tell(service, kind, group, peer, command=command)
+    return request_warnings.not_written_down(failure, group=group) if failure else None
 
 
 def _tell(service: Service, kind: str, group: str, peer: Peer, *, command: str = "") -> None:

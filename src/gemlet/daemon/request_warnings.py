@@ -27,6 +27,14 @@ def no_device(problem: str) -> WarningMessage:
     )
 
 
+def not_written_down(failure: str, *, group: str) -> WarningMessage:
+    """What the next daemon would not know, and this is why."""
+    return WarningMessage(
+        message=f"group {group} is in force, and not written down: {failure}",
+        hint="make room on the disk: a daemon started after a kill would not know the group, or its limits of before",
+    )
+
+
 def ruled_by(owner: str, *, group: str) -> WarningMessage:
     """The group that a user joins belongs to another user."""
     return WarningMessage(

@@ -290,11 +290,11 @@ class Service:
         """Whether a program uses a group, or is about to, or MPS is on."""
         return self.book.in_use(self.observer.busy()) or self.mps.look().state == "on"
 
-    def remember_groups(self) -> bool:
-        """Keeps the groups made on the fly across a restart. False if they could not be written."""
-        if self.elder.left:
-            return True
-        return saved_groups.save(self._groups_file, self.book.entries.values(), self.launchers)
+    def remember_groups(self) -> str | None:
+        """Keeps the groups made on the fly across a restart. Returns why they could not be written, None if they were."""
+        if not self.elder.left:
+            saved_groups.save(self._groups_file, self.book.entries.values(), self.launchers)
+        return self._groups_file.failure
 
     def open_share(
         self, name: str, limits: Limits, *, socket: str, device: int | None, devices: tuple[str, ...] = ()
@@ -313,12 +313,12 @@ class Service:
             except DaemonError:
                 self.book.remove(name, uid=os.getuid())
                 raise
-        if before != (entry.spec, entry.device, entry.devices) and not self.remember_groups():
+        if before != (entry.spec, entry.device, entry.devices) and (failure := self.remember_groups()):
             if before is None:
                 self.remove_group(name, uid=os.getuid())
             else:
                 self.book.set_share(entry, *before)
-            raise Refused(str(self._groups_file.failure), hint="make room on the disk: the share is as it was before")
+            raise Refused(failure, hint="make room on the disk: the share is as it was before")
         return entry
 
     def remove_group(self, name: str, *, uid: int) -> None:

@@ -119,7 +119,9 @@ def _advice(found: Report, free: float) -> str | None:
     causes: list[tuple[float, Callable[[], str | None]]] = [
         (
             found.throttled_s,
-            lambda: f"a larger maximum would have helped: --max {format_share(_up(found.max, found.throttled_s, found))}",
+            lambda: (
+                f"a larger maximum would have helped: --max {format_share(_up(found.max, found.throttled_s, found))}"
+            ),
         ),
         (found.waits.get("memory", 0.0), lambda: "more --resident, or fewer programs at a time, would have helped"),
         (turns, lambda: _of_turns(found, turns, free)),

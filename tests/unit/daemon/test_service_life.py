@@ -80,12 +80,17 @@ def test_groups_are_written_once_the_disk_has_room_again(start_daemon, tmp_path,
             raise OSError(errno.ENOSPC, "No space left on device")
 
         disk.setattr("gemlet.whole_file.write", write)
-        daemon.call("join", group="team", limits={"memory": 1 << 30})
+        joined = daemon.call("join", group="team", limits={"memory": 1 << 30})
+        changed = daemon.call("set", group="team", limits={"memory": 1 << 30})
+        for answer in (joined, changed):  # it goes on, and says so
+            assert "team is in force, and not written down" in answer["warnings"][0]["message"]
+            assert "No space left" in answer["warnings"][0]["message"]
         eventually(lambda: full.count(state) > 5)
         assert "No space left" in daemon.call("status")["daemon"]["state_error"]
     eventually(state.exists)
     assert "team" in state.read_text()
     eventually(lambda: daemon.call("status")["daemon"]["state_error"] is None)
+    assert not [w for w in daemon.call("join", group="team")["warnings"] if "written down" in w["message"]]
     assert sum("groups.json cannot be written" in record.message for record in caplog.records) <= 1
     monkeypatch.undo()
     daemon.stop()
