@@ -134,7 +134,7 @@ def test_a_loader_that_is_to_be_secure(dynamic, tunables):
     said = unlimited("a.out", str(dynamic), environment, strict=False)
     assert said is not None
     assert "glibc.rtld.enable_secure" in said
-    with pytest.raises(NotExecutable, match="GLIBC_TUNABLES.* cannot be loaded"):
+    with pytest.raises(NotExecutable, match=r"GLIBC_TUNABLES.* cannot be loaded"):
         unlimited("a.out", str(dynamic), environment, strict=True)
 
 

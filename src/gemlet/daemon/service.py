@@ -291,7 +291,7 @@ class Service:
         return self.book.in_use(self.observer.busy()) or self.mps.look().state == "on"
 
     def remember_groups(self) -> str | None:
-        """Keeps the groups made on the fly across a restart. Returns why they could not be written, None if they were."""
+        """Keeps the groups made on the fly across a restart. Returns why they could not be written."""
         if not self.elder.left:
             saved_groups.save(self._groups_file, self.book.entries.values(), self.launchers)
         return self._groups_file.failure
