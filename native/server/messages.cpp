@@ -327,7 +327,8 @@ bool Server::attach(Client& client, const Message& message) {
     };
     auto taken = [&](FairLimit& limit) { return FairPlace::in(limit, client.who, client.administrator); };
     Group& group = groups_.at(client.group);
-    if (!group.devices.empty() && std::find(group.devices.begin(), group.devices.end(), uuid) == group.devices.end()) {
+    if (!group.devices.empty() &&
+        std::find(group.devices.begin(), group.devices.end(), uuid) == group.devices.end()) {
         ++denied_;
         const std::string why = "group '" + client.group + "' is bound to other devices";
         emit("denied", client, why);

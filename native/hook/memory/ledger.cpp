@@ -89,9 +89,9 @@ void explain(Device& device, uint64_t bytes, Wanted wanted, uint64_t used, uint6
     char most[96] = "";
     if (contexts >= limit) std::snprintf(most, sizeof most, ", its contexts alone take %s", Size(contexts).text);
     const LimitHint hint("--memory", used + bytes + (wanted == Wanted::kContext ? kSomeBeside : 0));
-    say_once(Topic::kMemory,
-             "%s of %s would pass the %s limit of group '%s' on GPU %d (%s in use%s)\n  hint: %s", name_of(wanted),
-             Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most, hint.text);
+    say_once(Topic::kMemory, "%s of %s would pass the %s limit of group '%s' on GPU %d (%s in use%s)\n  hint: %s",
+             name_of(wanted), Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most,
+             hint.text);
 }
 
 // A process that was frozen may come back when the daemon is another one, and its watcher, which was frozen as well,
