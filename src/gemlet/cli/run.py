@@ -116,6 +116,11 @@ def command(
             pipe_directory=environment.own_pipe_directory(base),
         )
     environment.check_version(joined, simulated=joined["simulated"])
+    if (missing := daemon.in_place_of) is not None:
+        messages.warning(
+            f"the daemon of this machine, in {missing.directory}, does not answer: one of this user's own was started",
+            "it knows nothing of other users' programs: have the machine's daemon started, then start the program again",
+        )
     for warning in joined["warnings"]:
         messages.warning(warning["message"], warning["hint"])
     if unhooked:

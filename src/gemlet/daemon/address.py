@@ -40,6 +40,13 @@ class Endpoint:
         """Held with flock by the one daemon of this directory; contains its pid."""
         return self.directory / "daemon.lock"
 
+    def is_expected(self) -> bool:
+        """Whether a daemon of this directory lives or was killed: one that ends by itself leaves an empty lock."""
+        try:
+            return self.lock.stat().st_size > 0
+        except OSError:
+            return False
+
     @property
     def log(self) -> Path:
         """What a daemon that `gemlet run` started writes."""

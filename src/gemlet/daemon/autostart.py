@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.address import Endpoint
 
 START_SECONDS = 20.0
+BACK_SECONDS = 10.0  # that a daemon which was killed is given to be back: as long as its programs wait for it
 IDLE_EXIT_SECONDS = 600.0
 FAREWELL_SECONDS = 1.0
 GONE_SECONDS = 3.0
@@ -48,7 +49,8 @@ def find_or_start(
 
     ``configured``: whether one that is started reads the user's configuration.
 
-    One that was started for a request it then refuses goes again, unless somebody else uses it by then.
+    The system's daemon that was killed, or is about to listen, is waited for: one of this user's own beside it would
+    know nothing of the others' programs, nor they of this one's. One that was started for a request it then refuses goes again, unless somebody else uses it by then.
     Raises `DaemonError` with the last lines of the daemon's log if it does not come up.
     """
     for endpoint in endpoints:
@@ -57,12 +59,28 @@ def find_or_start(
     endpoint = endpoints[-1]
     if endpoint.kind not in ("user", "simulated"):
         return Connection(endpoint)  # raises: a daemon that was named is not ours to start
+    missing = next((each for each in endpoints[:-1] if each.is_expected()), None)
+    if missing is not None and (found := _await_back(missing)) is not None:
+        return found
     endpoint.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_starter(endpoint.directory / "start.lock"):
         with contextlib.suppress(DaemonUnreachable):
             return Connection(endpoint)  # the other starter was faster
         start(endpoint, idle_exit=idle_exit, configured=configured)
-        return _Started(endpoint)
+        started = _Started(endpoint)
+        started.in_place_of = missing
+        return started
+
+
+def _await_back(endpoint: Endpoint) -> Connection | None:
+    give_up = time.monotonic() + BACK_SECONDS
+    while endpoint.is_expected():
+        with contextlib.suppress(DaemonUnreachable):
+            return Connection(endpoint)
+        if time.monotonic() > give_up:
+            break
+        time.sleep(0.05)
+    return None
 
 
 class _Started(Connection):

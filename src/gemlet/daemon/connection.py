@@ -75,6 +75,8 @@ class Connection:
     wait for it.
     """
 
+    in_place_of: Endpoint | None = None  # it is to a daemon that was started because this one did not answer
+
     def __init__(self, endpoint: Endpoint, *, timeout: float = 5.0) -> None:
         """``timeout`` in seconds bounds every step."""
         self.endpoint = endpoint

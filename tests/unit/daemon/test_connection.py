@@ -56,6 +56,59 @@ def test_one_that_has_no_turn_starts_no_daemon_of_its_own(crowded, monkeypatch):
     assert accepts(endpoint)
 
 
+@pytest.fixture
+def system_and_user(tmp_path, monkeypatch):
+    """Endpoints without daemons, and which of them were started."""
+    system, user = (Endpoint(tmp_path / kind, kind) for kind in ("system", "user"))
+    listeners, started = [], []
+
+    def listen(endpoint: Endpoint, **_: object) -> None:
+        started.append(endpoint)
+        listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listeners[-1].bind(str(endpoint.api))
+        listeners[-1].listen()
+
+    system.directory.mkdir()
+    monkeypatch.setattr(autostart, "start", listen)
+    yield system, user, started, listen
+    for listener in listeners:
+        listener.close()
+
+
+def test_the_systems_daemon_that_was_killed_is_waited_for(system_and_user):
+    """One of the user's own beside it would promise the same device once more."""
+    system, user, started, listen = system_and_user
+    system.lock.write_text("4711\n")
+    back = threading.Timer(0.3, listen, [system])
+    back.start()
+    with autostart.find_or_start([system, user]) as daemon:
+        assert daemon.endpoint == system
+        assert daemon.in_place_of is None
+    assert started == [system]
+
+
+def test_the_systems_daemon_that_does_not_come_back_is_missed(system_and_user, monkeypatch):
+    system, user, started, _ = system_and_user
+    monkeypatch.setattr(autostart, "BACK_SECONDS", 0.1)
+    system.lock.write_text("4711\n")
+    with autostart.find_or_start([system, user]) as daemon:
+        assert daemon.in_place_of == system
+    assert started == [user]
+
+
+@pytest.mark.parametrize("ended", ["never there", "by itself"])
+def test_nobody_waits_for_one_that_is_not_to_come_back(system_and_user, monkeypatch, ended):
+    system, user, _, _ = system_and_user
+    monkeypatch.setattr(autostart, "BACK_SECONDS", 60.0)
+    if ended == "by itself":
+        system.lock.write_text("")
+    began = time.monotonic()
+    with autostart.find_or_start([system, user]) as daemon:
+        assert daemon.endpoint == user
+        assert daemon.in_place_of is None
+    assert time.monotonic() - began < 10
+
+
 def test_signals_are_not_taken_for_its_turn(crowded):
     _, endpoint = crowded
     caught: list[int] = []
