@@ -119,7 +119,7 @@ def command(
     if (missing := daemon.in_place_of) is not None:
         messages.warning(
             f"the daemon of this machine, in {missing.directory}, does not answer: one of this user's own was started",
-            "it knows nothing of other users' programs: have the machine's daemon started, then start the program again",
+            "it knows nothing of other users' programs: have the other one started, then start the program again",
         )
     for warning in joined["warnings"]:
         messages.warning(warning["message"], warning["hint"])

@@ -50,7 +50,8 @@ def find_or_start(
     ``configured``: whether one that is started reads the user's configuration.
 
     The system's daemon that was killed, or is about to listen, is waited for: one of this user's own beside it would
-    know nothing of the others' programs, nor they of this one's. One that was started for a request it then refuses goes again, unless somebody else uses it by then.
+    know nothing of the others' programs, nor they of this one's. One that was started for a request it then refuses
+    goes again, unless somebody else uses it by then.
     Raises `DaemonError` with the last lines of the daemon's log if it does not come up.
     """
     for endpoint in endpoints:
