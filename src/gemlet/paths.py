@@ -22,6 +22,8 @@ from gemlet.errors import ConfigError, GemletError
 HOOK_LIBRARY = "libgemhook.so.1"
 INJECTED = "injected"  # what programs get on their PYTHONPATH: nothing of gemlet's but these few files
 SYSTEM_RUNTIME_DIR = "/run/gemlet"
+SESSIONS = "/run/user"  # where a session's directory is; what cron or `su` starts is not told of it
+SHARED = "/tmp"
 SYSTEM_STATE_DIR = "/var/lib/gemlet"
 SYSTEM_CONFIG = "/etc/gemlet/gemlet.toml"
 
@@ -84,9 +86,29 @@ def runtime_dir() -> str:
     if session and os.path.isdir(session) and os.access(session, os.W_OK):
         path = os.path.join(os.path.abspath(session), "gemlet")
     else:
-        path = f"/tmp/gemlet-{os.getuid()}"
+        path = _without_session()
     _make_private(path)
     _check_private(path)
+    return path
+
+
+def _without_session() -> str:
+    return f"{SHARED}/gemlet-{os.getuid()}"
+
+
+def other_runtime_dir() -> str | None:
+    """Where a daemon of this user may be that was started with a session, if this process has none, or without one.
+
+    None if there is no such directory, if others may change it, or if GEMLET_RUNTIME_DIR names the one to use.
+    """
+    if os.environ.get("GEMLET_RUNTIME_DIR"):
+        return None
+    mine = runtime_dir()
+    path = _without_session() if mine != _without_session() else f"{SESSIONS}/{os.getuid()}/gemlet"
+    try:
+        _check_private(path)
+    except (OSError, GemletError):
+        return None
     return path
 
 

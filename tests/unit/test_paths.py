@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemlet import paths
+from gemlet.daemon import address
 from gemlet.errors import ConfigError, GemletError
 
 
@@ -48,6 +49,27 @@ def test_runtime_directory_prefers_the_session(monkeypatch: pytest.MonkeyPatch, 
     assert paths.socket_path() == str(tmp_path / "gemlet" / "gemlet.sock")
     assert paths.api_path() == str(tmp_path / "gemlet" / "api.sock")
     assert (tmp_path / "gemlet").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_daemon_of_a_session_is_found_outside_of_it_and_the_other_way_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As by cron, or su: a second one would promise the same device once more."""
+    monkeypatch.setattr(paths, "SHARED", str(tmp_path / "tmp"))
+    monkeypatch.setattr(paths, "SESSIONS", str(tmp_path / "run"))
+    session = tmp_path / "run" / str(os.getuid())
+    session.mkdir(parents=True)
+    with monkeypatch.context() as inside:
+        inside.setenv("XDG_RUNTIME_DIR", str(session))
+        assert [str(each.directory) for each in address.candidates()[1:]] == [f"{session}/gemlet"]
+    outside = f"{tmp_path}/tmp/gemlet-{os.getuid()}"
+    assert [str(each.directory) for each in address.candidates()[1:]] == [f"{session}/gemlet", outside]
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    assert [str(each.directory) for each in address.candidates()[1:]] == [outside, f"{session}/gemlet"]
+    Path(outside).chmod(0o777)  # another may pose as the daemon
+    assert [str(each.directory) for each in address.candidates()[1:]] == [f"{session}/gemlet"]
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(tmp_path / "chosen"))
+    assert [str(each.directory) for each in address.candidates()[1:]] == [str(tmp_path / "chosen")]
 
 
 def test_named_runtime_directory_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -104,11 +104,13 @@ def explicit(path: str | os.PathLike[str]) -> Endpoint:
 def candidates(socket: str | None = None, *, simulate: bool = False) -> list[Endpoint]:
     """Where to look for a daemon, best first.
 
-    ``socket`` (from --socket or GEMLET_SOCKET) names the only one; a simulated machine has only its own daemon.
+    One of this user's own that was started in a session counts outside of it, too, and the other way round: two would
+    promise the same device twice. ``socket`` (from --socket or GEMLET_SOCKET) names the only one; a simulated machine has only its own daemon.
     """
     named = explicit(socket) if socket else None
     if named is not None and (named.kind == "simulated" or not simulate):
         return [named]
     if simulate:  # also inside a program that runs on real devices, whose GEMLET_SOCKET names their daemon
         return [simulated()]
-    return [system(), user()]
+    other = paths.other_runtime_dir()
+    return [system(), *([Endpoint(Path(other), "user")] if other else []), user()]

@@ -60,7 +60,7 @@ def find_or_start(
     endpoint = endpoints[-1]
     if endpoint.kind not in ("user", "simulated"):
         return Connection(endpoint)  # raises: a daemon that was named is not ours to start
-    missing = next((each for each in endpoints[:-1] if each.is_expected()), None)
+    missing = next((each for each in endpoints if each.kind == "system" and each.is_expected()), None)
     if missing is not None and (found := _await_back(missing)) is not None:
         return found
     endpoint.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
