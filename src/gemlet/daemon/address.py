@@ -105,7 +105,8 @@ def candidates(socket: str | None = None, *, simulate: bool = False) -> list[End
     """Where to look for a daemon, best first.
 
     One of this user's own that was started in a session counts outside of it, too, and the other way round: two would
-    promise the same device twice. ``socket`` (from --socket or GEMLET_SOCKET) names the only one; a simulated machine has only its own daemon.
+    promise the same device twice. ``socket`` (from --socket or GEMLET_SOCKET) names the only one; a simulated machine
+    has only its own daemon.
     """
     named = explicit(socket) if socket else None
     if named is not None and (named.kind == "simulated" or not simulate):
