@@ -17,6 +17,8 @@ _REQUEST = struct.Struct("=BBBBI")
 _PORTS = struct.Struct("!HH")
 _NO_COOKIE = b"\xff" * 8
 _UID_AT = 4 + 4 + 32 + 16 + 8  # family..retransmissions, ports, addresses, interface with cookie, expires to wqueue
+_OWNER = struct.Struct("=II")  # uid and inode
+_SYN_SENT = 2  # a state: it is not connected yet
 SOCK_DIAG = getattr(socket, "NETLINK_SOCK_DIAG", 4)
 SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST = 1
@@ -37,7 +39,8 @@ def of_unix(connection: socket.socket) -> int | None:
 
 
 def of_tcp(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
-    """The uid that owns the socket at ``peer`` which is connected to ``here``; None if it is not of this machine.
+    """The uid that owns the socket at ``peer`` which is connected to ``here``; None if it is not of this machine, or if
+    its process has closed it: nobody owns it then, which the kernel calls uid 0.
 
     The connection must be open, so that its ports belong to nobody else.
     """
@@ -84,7 +87,8 @@ def _question(addresses: list[Address], ports: tuple[int, int]) -> bytes:
 
 
 def _uid(answer: bytes, addresses: list[Address], ports: tuple[int, int]) -> int | None:
-    """Of an answer about exactly that socket, not about one that listens, which the kernel gives for want of it."""
+    """Of an answer about exactly that socket, not about one that listens, which the kernel gives for want of it. A
+    socket that a process has open has an inode."""
     _, kind, *_ = _HEADER.unpack_from(answer)
     at = _HEADER.size + 4
     if kind != SOCK_DIAG_BY_FAMILY or _PORTS.unpack_from(answer, at) != ports:
@@ -93,5 +97,6 @@ def _uid(answer: bytes, addresses: list[Address], ports: tuple[int, int]) -> int
     found = [_plain(ipaddress.ip_address(answer[start : start + size])) for start in (at + 4, at + 20)]
     if found != addresses:
         return None
-    uid: int = struct.unpack_from("=I", answer, _HEADER.size + _UID_AT)[0]
-    return uid
+    uid: int
+    uid, inode = _OWNER.unpack_from(answer, _HEADER.size + _UID_AT)
+    return uid if inode and answer[_HEADER.size + 1] != _SYN_SENT else None

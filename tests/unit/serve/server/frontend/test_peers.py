@@ -58,6 +58,20 @@ def test_the_owner_of_the_other_end_is_known(family, address, uid):
             client.stdin.close()  # until then it stays connected
 
 
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_nobody_owns_what_its_process_has_closed(family, address):
+    """The kernel calls that uid 0: whoever sent something and closed would be taken for root."""
+    with closing(listener(family, address)) as server, socket.socket(family, socket.SOCK_STREAM) as client:
+        client.connect(server.getsockname())
+        connection, peer = server.accept()
+        with connection:
+            here = connection.getsockname()
+            client.shutdown(socket.SHUT_WR)
+            assert peers.of_tcp(peer[:2], here[:2]) == os.getuid(), "it may still read"
+            client.close()
+            assert peers.of_tcp(peer[:2], here[:2]) is None
+
+
 def test_a_unix_socket_tells_by_itself():
     ours, theirs = socket.socketpair()
     with ours, theirs:
