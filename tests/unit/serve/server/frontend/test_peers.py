@@ -60,7 +60,7 @@ def test_the_owner_of_the_other_end_is_known(family, address, uid):
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_nobody_owns_what_its_process_has_closed(family, address):
-    """The kernel calls that uid 0: whoever sent something and closed would be taken for root."""
+    """The kernel calls that uid 0: a client that sent something and closed would be taken for root."""
     with closing(listener(family, address)) as server, socket.socket(family, socket.SOCK_STREAM) as client:
         client.connect(server.getsockname())
         connection, peer = server.accept()
