@@ -137,7 +137,9 @@ def _check_private(path: str) -> None:
     if status.st_uid != os.getuid():
         raise GemletError(f"{path} belongs to another user (uid {status.st_uid})", hint=hint)
     if status.st_mode & 0o022:
-        raise GemletError(f"other users can write to {path}", hint=f"chmod 700 {path}")
+        from gemlet.typed_command import quoted  # noqa: PLC0415  the path of `gemlet run` needs none of it
+
+        raise GemletError(f"other users can write to {path}", hint=f"chmod 700 {quoted(path)}")
 
 
 def socket_path(directory: str | None = None) -> str:

@@ -153,7 +153,7 @@ def test_clients_are_named_and_not_ended(started):
     done = started("mps", "stop", "--simulate")
     assert done.returncode == 125
     assert f"({program.pid}, group team)" in done.stderr
-    assert "`gemlet mps stop --simulate -t 30`" in done.stderr
+    assert "`gemlet mps stop -t 30 --simulate`" in done.stderr
     assert program.poll() is None
     assert mps(started)["state"] == "on"
 

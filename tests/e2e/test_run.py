@@ -92,13 +92,18 @@ def test_memory_below_one_context_is_said_before_the_program_runs(gemlet):
     assert hints == {"2GiB"}, "the launcher and the hook say the same"
 
 
-def test_the_hint_of_a_refused_allocation_can_be_typed(gemlet):
-    run = ("run", "-q", "--simulate", "--group", "a b", "--memory", "1GiB", "--", sys.executable, "-c", ALLOCATE)
+@pytest.mark.parametrize("group", ["a b", "a b;rm", "it's $HOME", "-x"])
+def test_the_hint_of_a_refused_allocation_can_be_typed(gemlet, group):
+    run = ("run", "-q", "--simulate", "--group", group, "--memory", "1GiB", "--", sys.executable, "-c", ALLOCATE)
     done = gemlet(*run, str(4 * GIB))
-    assert "would pass the 1.0 GiB limit of group 'a b' on GPU 0" in done.stderr
+    assert f"would pass the 1.0 GiB limit of group '{group}' on GPU 0" in done.stderr
     hint = done.stderr.partition("raise it with `gemlet ")[2].partition("`")[0]
-    assert hint == "set 'a b' --memory 5GiB --simulate"
+    words = ["set", "--memory", "5GiB", "--simulate"]
+    assert sorted(set(shlex.split(hint)) - {"--"}) == sorted([*words, group]), hint
     assert gemlet(*shlex.split(hint)).returncode == 0
+    explained = json.loads(gemlet("explain", "--simulate", "-o", "json", "--", group).stdout)["hint"]
+    assert shlex.split(explained)[:2] == ["gemlet", "run"]
+    assert group in shlex.split(explained), explained
 
 
 def test_a_daemon_that_was_started_for_nothing_goes_again(gemlet):

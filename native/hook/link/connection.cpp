@@ -18,6 +18,7 @@
 
 #include "hook/link/clock.h"
 #include "hook/link/mps.h"
+#include "hook/link/quoted.h"
 #include "hook/link/say.h"
 #include "hook/link/system_calls.h"
 #include "hook/link/version.h"
@@ -285,8 +286,7 @@ bool join(bool again, bool limited, bool& closed) {
             Topic::kDaemon,
             "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
             "run%s -- ...`",
-            d.socket, std::strerror(errno), outcome(), d.simulated ? " --simulate" : "",
-            d.simulated ? " --simulate" : "");
+            d.socket, std::strerror(errno), outcome(), simulate_option(), simulate_option());
         return false;
     }
     wire::Message hello{};
@@ -313,8 +313,7 @@ bool join(bool again, bool limited, bool& closed) {
             say_once(Topic::kVersion,
                      "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
                      "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
-                     d.socket, unsigned(wire_version), outcome(), d.simulated ? " --simulate" : "",
-                     d.simulated ? " --simulate" : "");
+                     d.socket, unsigned(wire_version), outcome(), simulate_option(), simulate_option());
         return false;
     }
     const unsigned theirs = answer.header.version;
@@ -325,12 +324,12 @@ bool join(bool again, bool limited, bool& closed) {
             say_once(Topic::kVersion,
                      "the daemon at %s is of an older version of gemlet (%u) than this program's hook (%u): %s\n"
                      "  hint: replace it, while its programs run on, with `gemlet daemon%s --take-over`",
-                     d.socket, theirs, unsigned(wire_version), outcome(), d.simulated ? " --simulate" : "");
+                     d.socket, theirs, unsigned(wire_version), outcome(), simulate_option());
         else
             say_once(Topic::kVersion,
                      "the daemon at %s is of a newer version of gemlet (%u) than this program's hook (%u): %s\n"
                      "  hint: start the program again with that version's `gemlet run%s -- ...`",
-                     d.socket, theirs, unsigned(wire_version), outcome(), d.simulated ? " --simulate" : "");
+                     d.socket, theirs, unsigned(wire_version), outcome(), simulate_option());
         return false;
     }
     if (answer.status == wire::Status::kUnknown && limited && !d.strict) {
@@ -340,7 +339,7 @@ bool join(bool again, bool limited, bool& closed) {
                      "the daemon at %s does not know group '%s' any more: running on within the last limits until it "
                      "does\n  hint: make the group again with `gemlet run%s --group %s --memory SIZE -- sleep 9`, or "
                      "start the program again",
-                     d.socket, d.group, d.simulated ? " --simulate" : "", d.group);
+                     d.socket, d.group, simulate_option(), Quoted(d.group).text);
         }
         unknown_since_ns = now_ns();
         return false;

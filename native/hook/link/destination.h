@@ -23,6 +23,10 @@ const Destination& destination();
 bool has_limits(const Destination& destination);
 // What follows where no daemon governs, for messages.
 const char* consequence();
+// What each command in a hint needs that is to reach this daemon.
+inline const char* simulate_option() {
+    return destination().simulated ? " --simulate" : "";
+}
 
 // At most `size` - 1 characters of `from`, or none if it is null, and zeros.
 void copy_name(char* to, size_t size, const char* from);

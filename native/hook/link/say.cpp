@@ -41,7 +41,7 @@ void say_once(Topic topic, const char* format, ...) {
     static const bool quiet = std::getenv("GEMLET_QUIET") != nullptr;
     if (quiet) return;
     int saved = errno;
-    char line[1024];
+    char line[2048];  // names of groups in it may be quoted for a shell
     int n = std::snprintf(line, sizeof line, "gemlet: ");
     va_list arguments;
     va_start(arguments, format);

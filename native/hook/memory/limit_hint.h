@@ -6,19 +6,11 @@
 #include <cstring>
 
 #include "hook/link/connection.h"
+#include "hook/link/destination.h"
+#include "hook/link/quoted.h"
 #include "wire.h"
 
 namespace gemlet::hook {
-
-// A group's name as a shell reads it back.
-struct Quoted {
-    explicit Quoted(const char* name) {
-        constexpr const char* kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:@";
-        const char* mark = name[std::strspn(name, kPlain)] ? "'" : "";
-        std::snprintf(text, sizeof text, "%s%s%s", mark, name, mark);
-    }
-    char text[wire::kGroupNameBytes + 2];
-};
 
 // `option` of gemlet set, such as "--memory", so that the limit holds `bytes`. For a share with a socket of its
 // own, the program does not know the group's name, and the user cannot change the limit.
@@ -28,12 +20,15 @@ struct LimitHint {
         const char* group = joined_group();
         if (std::strcmp(group, destination().group) != 0)
             std::snprintf(text, sizeof text, "ask for more where this share was made (in Kubernetes: in the pod)");
+        else if (group[0] == '-')  // which would be taken for an option
+            std::snprintf(text, sizeof text, "raise it with `gemlet set %s %lluGiB%s -- %s`", option,
+                          static_cast<unsigned long long>((bytes + gib - 1) / gib), simulate_option(),
+                          Quoted(group).text);
         else
             std::snprintf(text, sizeof text, "raise it with `gemlet set %s %s %lluGiB%s`", Quoted(group).text, option,
-                          static_cast<unsigned long long>((bytes + gib - 1) / gib),
-                          destination().simulated ? " --simulate" : "");
+                          static_cast<unsigned long long>((bytes + gib - 1) / gib), simulate_option());
     }
-    char text[wire::kGroupNameBytes + 96];
+    char text[sizeof(Quoted::text) + 96];
 };
 
 }  // namespace gemlet::hook

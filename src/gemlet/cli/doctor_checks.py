@@ -18,6 +18,7 @@ from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.elf_file import ElfFile, newest_glibc
 from gemlet.errors import DeviceError, GemletError
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,15 +131,16 @@ def _mps_of(status: dict[str, Any]) -> Check | None:
     if not mps or mps["state"] == "off":
         return None
     name = f"MPS ({status['daemon']['kind']})"
-    simulate = " --simulate" if status["simulated"] else ""
+    start = command("mps", "start", simulated=status["simulated"])
+    stop = command("mps", "stop", "--force", simulated=status["simulated"])
     if mps["state"] == "failed":
-        hint = f"gemlet mps start{simulate}; its log is in {mps['log_directory']}"
+        hint = f"{start}; its log is in {mps['log_directory']}"
         return Check(name, "fail", "the control daemon ended unexpectedly", hint)
     if mps["state"] == "stopping":
-        hint = f"`gemlet mps stop{simulate} --force` ends what it waits for"
+        hint = f"`{stop}` ends what it waits for"
         return Check(name, "warn", f"control daemon {mps['pid']} is being stopped", hint)
     if mps["problem"]:
-        return Check(name, "warn", mps["problem"], f"gemlet mps stop{simulate} --force")
+        return Check(name, "warn", mps["problem"], stop)
     bad = [server for server in mps["servers"] if server["status"] == "FAULT"]
     if bad:
         hint = "wait until all its clients have ended: a fault of one ends them all, then the server works again"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gemlet import paths
 from gemlet.errors import DaemonError, GemletError, UsageError
 from gemlet.membership import MULTIPROCESSORS, WIRE_VERSION, client_variables
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,10 +51,10 @@ def check_version(answer: Mapping[str, Any], *, simulated: bool) -> None:
     if older and "wire_oldest" in answer:
         raise DaemonError(
             "the daemon is of an older version of gemlet, and programs of this version cannot talk to it",
-            hint=f"replace it, while its programs run on, with `gemlet daemon{' --simulate' if simulated else ''}"
-            " --take-over`",
+            hint="replace it, while its programs run on, with "
+            f"`{command('daemon', '--take-over', simulated=simulated)}`",
         )
-    stop = "gemlet stop --simulate" if simulated else "gemlet stop"
+    stop = command("stop", simulated=simulated)
     raise DaemonError(
         f"the daemon is of {'an older' if older else 'a newer'} version of gemlet, "
         "and programs of this version cannot talk to it",

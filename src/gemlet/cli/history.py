@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from gemlet import typed_command
 from gemlet.cli import messages, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
@@ -63,10 +64,10 @@ def command(
         if group and not recorded.series:
             known = {each.name for each in decode_status(daemon.call("status")).groups}
             if group not in known:
-                where = " --simulate" if simulate else ""
+                names = typed_command.command("status", simulated=simulate)
                 raise Refused(
                     f"there is no group {group}, nor anything recorded of it in that time",
-                    hint=f"look further back with --since, or see the names with `gemlet status{where}`",
+                    hint=f"look further back with --since, or see the names with `{names}`",
                 )
     if recorded.kept is not None:
         messages.warning(f"no history is recorded now: {recorded.kept}", "read the daemon's log")

@@ -295,8 +295,9 @@ def show_shares(directory: Path, output: str, socket: str | None, cdi_directory:
     held = sorted(loaded.shares, key=lambda share: share.group)
     states = {
         share.id: shares_table.state(
-            marked=Path(withheld_mark(str(directory / "shares"), share.id)).exists(),
+            marked=cdi.may_be_there(Path(withheld_mark(str(directory / "shares"), share.id))),
             has_file=cdi.is_there(cdi_directory, share.id),
+            of_claim=share.claim is not None,
         )
         for share in held
     }

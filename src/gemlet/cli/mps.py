@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemlet import typed_command
 from gemlet.cli import environment, options
 from gemlet.daemon import address, autostart
 from gemlet.daemon.connection import Connection, connect
@@ -93,10 +94,8 @@ def _connect(socket: str | None, simulate: bool) -> Connection:
     try:
         return connect(address.candidates(socket, simulate=simulate))
     except DaemonUnreachable as error:
-        suffix = " --simulate" if simulate else ""
-        raise DaemonUnreachable(
-            f"gemlet runs no MPS: {error.message}", hint=f"`gemlet mps start{suffix}` starts both"
-        ) from None
+        start = typed_command.command("mps", "start", simulated=simulate)
+        raise DaemonUnreachable(f"gemlet runs no MPS: {error.message}", hint=f"`{start}` starts both") from None
 
 
 def _places() -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING
 
 import click
 
+from gemlet import typed_command
 from gemlet.cli import options
 from gemlet.cli.history import PATIENCE
 from gemlet.daemon import address
@@ -41,11 +41,11 @@ def command(socket: str | None, *, group: str, since: float, output: str, simula
     with connect(address.candidates(socket, simulate=simulate)) as daemon:
         found = ask(daemon, group, since)
     if found is None:
-        where = " --simulate" if simulate else ""
+        further = typed_command.on_group("report", group, "--since", "7d", simulated=simulate)
         raise Refused(
             f"group {group} had no program in that time",
-            hint=f"look further back with `gemlet report {shlex.quote(group)} --since 7d{where}`, "
-            f"or see the names with `gemlet status{where}`",
+            hint=f"look further back with `{further}`, "
+            f"or see the names with `{typed_command.command('status', simulated=simulate)}`",
         )
     if output == "json":
         click.echo(json.dumps(msgspec.to_builtins(found), indent=2))

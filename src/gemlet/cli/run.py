@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gemlet import loading, paths
+from gemlet import loading, paths, typed_command
 from gemlet.cli import environment, messages, options
 from gemlet.config.group_fields import phrases
 from gemlet.daemon import address, autostart
@@ -185,7 +185,7 @@ def granted_line(joined: dict[str, Any], device: str | None) -> str:
     parts = [_phrase(field, phrase, joined) for field, phrase in phrases(granted)]
     if device is not None:
         parts.append(f"device {device}")
-    see = "gemlet top --simulate" if joined["simulated"] else "gemlet top"
+    see = typed_command.command("top", simulated=joined["simulated"])
     return f"{_who(joined)}: group {joined['group']}: {', '.join(parts)}; see: {see}"
 
 
@@ -208,7 +208,8 @@ def find_program(name: str) -> str:
         if os.access(path, os.X_OK):
             return path
     if present:
-        raise NotExecutable(f"{name} is not executable", hint=f"chmod +x {name}, or run it with its interpreter")
+        hint = f"chmod +x {typed_command.quoted(name)}, or run it with its interpreter"
+        raise NotExecutable(f"{name} is not executable", hint=hint)
     if os.path.isdir(name):  # noqa: PTH112
         raise NotExecutable(f"{name} is a directory")
     raise NotFound(f"{name} is not found", hint="check the spelling and PATH")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemlet import typed_command
 from gemlet.cli import options
 from gemlet.errors import UsageError
 
@@ -76,7 +77,8 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 
     for path in write(folder):
         click.echo(str(path))
-    click.echo(f"gemlet: now try `gemlet serve {folder}`; docs/serving/README.md has requests to send to it", err=True)
+    serve = typed_command.command("serve", folder)
+    click.echo(f"gemlet: now try `{serve}`; docs/serving/README.md has requests to send to it", err=True)
     context.exit()
 
 

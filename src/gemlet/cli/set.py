@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gemlet import typed_command
 from gemlet.cli import messages, options
 from gemlet.config.group_fields import phrases
 from gemlet.daemon import address
@@ -54,5 +55,5 @@ def _from_now_on(phrase: str) -> str:
 def _without_mps(name: str, changed: dict[str, Any], *, simulated: bool) -> str:
     if name != "sm" or changed["granted"]["sm"] >= 1 or changed["mps"] == "on":
         return ""
-    start = "gemlet mps start --simulate" if simulated else "gemlet mps start"
+    start = typed_command.command("mps", "start", simulated=simulated)
     return f"; without MPS (`{start}`) it is not in force, and programs take turns"

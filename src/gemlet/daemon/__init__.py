@@ -9,6 +9,7 @@ directory_trust.py    whether other users could put their sockets where the daem
 native.py        the native server as Python sees it
 configuration.py groups.py saved_groups.py    the file in force; groups, their makers and ends; groups kept on disk
 members.py state_file.py    programs and what they hold, kept on disk for after a kill; such files
+minima.py        which minimum a group may have beside the others
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet
 launchers.py     the processes that asked for groups;  fair_limit.py: who may have another place
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon import address, protocol
 from gemlet.errors import DaemonError, DaemonUnreachable, Refused
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,19 +22,21 @@ if TYPE_CHECKING:
 def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
     """The error for an endpoint where nobody listens."""
     message = f"no daemon at {endpoint.api}" + (f": {reason}" if reason else "")
-    simulate = " --simulate" if endpoint.kind == "simulated" else ""
+    simulated = endpoint.kind == "simulated"
     if endpoint.kind == "explicit":  # `gemlet run` starts none there
-        hint = f"start one with `gemlet daemon --runtime-dir {endpoint.directory}`, or leave out --socket"
+        start = command("daemon", "--runtime-dir", endpoint.directory)
+        hint = f"start one with `{start}`, or leave out --socket"
     elif endpoint.kind == "user" and accepts(address.simulated()):
         hint = "add --simulate: the daemon of the simulated machine runs"
     else:
-        hint = f"start one with `gemlet run{simulate} -- COMMAND` or `gemlet daemon{simulate}`"
+        run, daemon = command("run", "--", "COMMAND", simulated=simulated), command("daemon", simulated=simulated)
+        hint = f"start one with `{run}` or `{daemon}`"
     return DaemonUnreachable(message, hint=hint)
 
 
 def other_version(what: str, answer: object) -> DaemonError:
     """The error for an answer that this version cannot read; ``what`` is wrong with it."""
-    stop = "gemlet stop --simulate" if isinstance(answer, dict) and answer.get("simulated") else "gemlet stop"
+    stop = command("stop", simulated=isinstance(answer, dict) and bool(answer.get("simulated")))
     hint = f"stop it with `{stop}`: it is of another version, and the next `gemlet run` starts one of this version"
     return DaemonError(f"the daemon's answer cannot be read: {what}", hint=hint)
 

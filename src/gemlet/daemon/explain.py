@@ -11,6 +11,7 @@ from gemlet.config.quantities import format_share, format_size
 from gemlet.daemon.groups import no_group
 from gemlet.daemon.protocol import EXPLAIN_SCHEMA
 from gemlet.model import GroupSpec, terms
+from gemlet.typed_command import command, on_group
 
 if TYPE_CHECKING:
     from gemlet.daemon.events import Event
@@ -41,17 +42,15 @@ def explain(status: Status, name: str) -> Explanation:
     hint = None
     if not any(group.clients for _, group in here):
         lines.append("it has no clients, so it neither uses nor waits for anything")
-        hint = f"gemlet run --group {name} -- COMMAND"
+        hint = command("run", "--group", name, "--", "COMMAND", simulated=status.simulated)
     for device, group in here:
         if group.clients:
-            more, advice = _on_device(device, group, status.mps)
+            more, advice = _on_device(device, group, status.mps, simulated=status.simulated)
             lines += more
             hint = hint or advice
     lines += [_event(event) for event in status.events if event.group == name and event.kind in ("refused", "denied")][
         -3:
     ]
-    if hint and status.simulated:
-        hint = _simulated(hint)
     return Explanation(group=name, lines=tuple(lines), hint=hint, simulated=status.simulated)
 
 
@@ -60,7 +59,9 @@ def _promise(limits: GroupLimits) -> str:
     return f"{limits.name}: {', '.join(phrase for _, phrase in said)}"
 
 
-def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tuple[list[str], str | None]:
+def _on_device(
+    device: DeviceStatus, group: GroupStatus, mps: MpsStatus, *, simulated: bool
+) -> tuple[list[str], str | None]:
     states = [client.state for client in group.clients]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     clients = "1 client" if len(states) == 1 else f"{len(states)} clients"
@@ -80,12 +81,13 @@ def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tupl
             lines.append(f"  the others: {', '.join(others)}")
         if group.max < 1 and measured > group.max - NOTICEABLE:
             lines.append(f"  it is at its maximum of {format_share(group.max)}, which binds even on an idle device")
-            advice = f"gemlet set {group.name} --max {format_share(min(1.0, group.max * 1.5))}"
+            more = format_share(min(1.0, group.max * 1.5))
+            advice = on_group("set", group.name, "--max", more, simulated=simulated)
         elif measured < group.min - NOTICEABLE and "waits" in states:
             lines.append("  it is below its minimum and goes before the groups that are not")
     lines += _sharing(group, device)
-    advice = _fraction(group, mps, lines) or advice
-    advice = _memory(group, lines) or advice
+    advice = _fraction(group, mps, lines, simulated=simulated) or advice
+    advice = _memory(group, lines, simulated=simulated) or advice
     for client in group.clients:
         lines += _swap(client)
     return lines, advice
@@ -139,7 +141,7 @@ def _sharing(group: GroupStatus, device: DeviceStatus) -> list[str]:
     return lines
 
 
-def _fraction(group: GroupStatus, mps: MpsStatus, lines: list[str]) -> str | None:
+def _fraction(group: GroupStatus, mps: MpsStatus, lines: list[str], *, simulated: bool) -> str | None:
     if group.sm >= 1:
         return None
     fraction = f"  its {format_share(group.sm)} of the multiprocessors"
@@ -151,10 +153,10 @@ def _fraction(group: GroupStatus, mps: MpsStatus, lines: list[str]) -> str | Non
     if mps.state == "on":
         lines.append("  MPS runs: a program that `gemlet run` starts from now on has its fraction")
         return None
-    return "gemlet mps start, then start its programs again"
+    return f"{command('mps', 'start', simulated=simulated)}, then start its programs again"
 
 
-def _memory(group: GroupStatus, lines: list[str]) -> str | None:
+def _memory(group: GroupStatus, lines: list[str], *, simulated: bool) -> str | None:
     if group.memory_limit is None:
         lines.append(f"  holds {format_size(group.memory_used)}, without a limit")
         return None
@@ -164,13 +166,8 @@ def _memory(group: GroupStatus, lines: list[str]) -> str | None:
     )
     if group.memory_used < NEARLY_FULL * group.memory_limit:
         return None
-    return f"gemlet set {group.name} --memory {format_size(group.memory_limit * 3 // 2).replace(' ', '')}"
-
-
-def _simulated(hint: str) -> str:
-    # `mps start` is a verb of two words.
-    verb = "gemlet mps start" if hint.startswith("gemlet mps start") else " ".join(hint.split(" ")[:2])
-    return f"{verb} --simulate{hint.removeprefix(verb)}"
+    more = format_size(group.memory_limit * 3 // 2).replace(" ", "")
+    return on_group("set", group.name, "--memory", more, simulated=simulated)
 
 
 def _event(event: Event) -> str:

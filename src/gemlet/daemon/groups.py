@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from gemlet.config.quantities import format_share
-from gemlet.config.rules import SLACK, violations
+from gemlet.config.rules import violations
+from gemlet.daemon import minima
 from gemlet.daemon.quotas import Quotas, nothing_of, weights_in_force, within
 from gemlet.devices.device import uuid_bytes
 from gemlet.errors import DeviceError, Refused, UsageError
@@ -463,34 +463,19 @@ class GroupBook:
         entry.spec, entry.device = spec, device
 
     def _admit(self, entry: Entry, busy: Mapping[str, int]) -> None:
-        # A minimum is a guarantee, so minima that may meet on one device must not pass 1.
-        def rivals() -> list[Entry]:
-            return [
-                other
-                for name, other in self.entries.items()
-                if name != entry.spec.name
-                and other.spec.min > 0
-                and (other.device is None or entry.device is None or other.device == entry.device)
-            ]
-
-        if entry.spec.min <= 0:
+        """Makes room for the group's minimum. Raises `Refused` if it cannot be guaranteed."""
+        asked = _minimum(entry)
+        if minima.fits(asked, self._minima()):
             return
-        total = entry.spec.min + sum(other.spec.min for other in rivals())
-        if total > 1 + SLACK:
-            for other in rivals():  # what only lingers makes room
-                if other.transient and not busy.get(other.spec.name) and not _any_alive(other):
-                    total -= other.spec.min if self._drop(other.spec.name) else 0.0
-        if total > 1 + SLACK:
-            held = " and ".join(f"{other.spec.name} holds {format_share(other.spec.min)}" for other in rivals())
-            percent = int(max(0.0, 1 - (total - entry.spec.min)) * 100 + 1e-6)
-            if percent:
-                hint = f"ask for --min {percent}% or less, or for another device with `gemlet run --device`"
-            else:
-                hint = (
-                    "leave out --min, lower the minimum of another group with `gemlet set`, "
-                    "or ask for another device with `gemlet run --device`"
-                )
-            raise Refused(f"the minimum {format_share(entry.spec.min)} cannot be guaranteed: {held}", hint=hint)
+        for other in minima.rivals(asked, self._minima()):  # what only lingers makes room
+            rival = self.entries[other.group]
+            if rival.transient and not busy.get(other.group) and not _any_alive(rival):
+                self._drop(other.group)
+        if not minima.fits(asked, self._minima()):
+            raise minima.refusal(asked, self._minima())
+
+    def _minima(self) -> list[minima.Minimum]:
+        return [_minimum(entry) for entry in self.entries.values()]
 
     def _drop(self, name: str) -> list[str]:
         if not self._server.remove_group(name):
@@ -571,6 +556,10 @@ def _uuids(devices: Iterable[str]) -> list[bytes]:
 
 def _reserved(name: str) -> bool:
     return name.startswith(RESERVED)
+
+
+def _minimum(entry: Entry) -> minima.Minimum:
+    return minima.Minimum(entry.spec.name, entry.spec.min, entry.device)
 
 
 def _any_alive(entry: Entry) -> bool:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gemlet.errors import DaemonError
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,11 +20,11 @@ class AlreadyRunning(DaemonError):
     """Another daemon owns the directory; ``pid`` is None if it could not be read."""
 
     def __init__(self, endpoint: Endpoint, pid: int | None) -> None:
-        simulate = " --simulate" if endpoint.kind == "simulated" else ""
+        stop = command("stop", simulated=endpoint.kind == "simulated")
         who = f"pid {pid}" if pid else "pid unknown"
         super().__init__(
             f"a daemon is already running in {endpoint.directory} ({who})",
-            hint=f"use it, stop it with `gemlet stop{simulate}`, or give this one its own --runtime-dir",
+            hint=f"use it, stop it with `{stop}`, or give this one its own --runtime-dir",
         )
         self.pid = pid
 

@@ -31,6 +31,7 @@ from gemlet.daemon.mps_state import (
 from gemlet.decoding import from_json
 from gemlet.devices import mps
 from gemlet.errors import Refused
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,6 @@ class Mps:
         self.log = directory / "log"
         self._file = directory / "state.json"
         self._simulated = simulated
-        self._stop = "gemlet mps stop --simulate" if simulated else "gemlet mps stop"  # for hints
         self._shared = shared
         self._mode = 0o755 if shared else 0o700
         self._changing = asyncio.Lock()
@@ -136,6 +136,9 @@ class Mps:
             self._learned, self._servers, self._problem = number, servers, problem
         return self.look(places)
 
+    def _stop(self, *options: str) -> str:
+        return command("mps", "stop", *options, simulated=self._simulated)
+
     async def start(
         self, devices: Sequence[DeviceInfo], *, places: Sequence[str] = (), program: str | None, force: bool
     ) -> tuple[MpsStatus, bool, list[str]]:
@@ -149,7 +152,7 @@ class Mps:
             if status.state == "on":
                 return status, False, []
             if status.state == "stopping":
-                hint = f"wait, or end the programs that use it with `{self._stop} --force`"
+                hint = f"wait, or end the programs that use it with `{self._stop('--force')}`"
                 raise Refused("MPS is being stopped", hint=hint)
             foreign = () if force else status.foreign
             found = obstacles(foreign, devices, shared=self._shared, uid=os.getuid())
@@ -184,12 +187,12 @@ class Mps:
             clients = [msgspec.structs.replace(c, group=groups.get(c.pid, "")) for c in status.clients()]
             waits = seconds is not None
             if status.problem and not (force or waits):
-                hint = f"stop it in any case with `{self._stop} --force`"
+                hint = f"stop it in any case with `{self._stop('--force')}`"
                 raise Refused(f"gemlet cannot find out whether programs use MPS: {status.problem}", hint=hint)
             if clients and not (force or waits):
                 raise Refused(
                     f"{_count(len(clients))} MPS: {named(clients)}",
-                    hint=f"end them; or `{self._stop} -t 30` gives them 30 s, and --force ends them now",
+                    hint=f"end them; or `{self._stop('-t', '30')}` gives them 30 s, and --force ends them now",
                 )
             grace, control = 1 if force else seconds, self._control()
             self._remember(msgspec.structs.replace(known, intent="stopping"))

@@ -15,6 +15,7 @@ from gemlet.config.quantities import MIB, exact_percent, format_share
 from gemlet.errors import Refused
 from gemlet.membership import PERCENTAGE, as_whole_devices
 from gemlet.model import Priority
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,8 +65,7 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
     if program.sm is None or program.sm >= 1:
         return
     asked = f"--sm {format_share(program.sm)}"
-    simulate = " --simulate" if simulated else ""
-    start = f"gemlet mps start{simulate}"
+    start = command("mps", "start", simulated=simulated)
     if program.outside:
         raise NeedsMps(f"{asked} needs MPS, and --no-mps forbids it", hint="leave out one of the two")
     if program.pipe_directory is not None:

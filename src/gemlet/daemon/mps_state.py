@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from gemlet.typed_command import quoted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -110,9 +112,9 @@ def obstacles(
         Obstacle(
             message=f"another MPS control daemon runs: pid {control.pid} of uid {control.uid}, "
             f"in {control.pipe_directory}",
-            hint=f"stop that one (as its user: echo quit | CUDA_MPS_PIPE_DIRECTORY={control.pipe_directory} "
-            "nvidia-cuda-mps-control), use it "
-            f"(CUDA_MPS_PIPE_DIRECTORY={control.pipe_directory} gemlet run --sm 30% -- COMMAND), or --force",
+            hint="stop that one (as its user: echo quit | "
+            f"CUDA_MPS_PIPE_DIRECTORY={quoted(control.pipe_directory)} nvidia-cuda-mps-control), use it "
+            f"(CUDA_MPS_PIPE_DIRECTORY={quoted(control.pipe_directory)} gemlet run --sm 30% -- COMMAND), or --force",
             fatal=True,
         )
         for control in foreign

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TypedDict
 
 from gemlet.config import group_fields
 from gemlet.config.quantities import MIB, format_size
 from gemlet.model import GROUP_FIELDS, GroupSpec, Priority
+from gemlet.typed_command import on_group
 
 SMALLEST_CONTEXT = 64 * MIB  # before any was measured; low on purpose, for a warning must not be wrong
 
@@ -52,10 +52,10 @@ def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulate
     else:  # only the first one shows how much it takes
         takes = f"at least {format_size(SMALLEST_CONTEXT)}"
         what = "its first context is created, and every later allocation is refused"
-    where = " --simulate" if simulated else ""
+    raised = on_group("set", group, "--memory", "2GiB", simulated=simulated)
     return WarningMessage(
         message=f"{format_size(limit)} of memory is less than one CUDA context takes ({takes}): {what}",
-        hint=f"raise it: `gemlet set {shlex.quote(group)} --memory 2GiB{where}`",
+        hint=f"raise it: `{raised}`",
     )
 
 

@@ -32,6 +32,7 @@ from gemlet.daemon.connection import Connection
 from gemlet.daemon.processes import peer_of
 from gemlet.decoding import from_json
 from gemlet.errors import DaemonError, DaemonUnreachable
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -229,10 +230,10 @@ def _refused(connection: Connection) -> None:
     except DaemonError as error:
         if not str(error).startswith("bad request"):
             raise
-        simulate = " --simulate" if connection.endpoint.kind == "simulated" else ""
+        stop = command("stop", simulated=connection.endpoint.kind == "simulated")
         raise DaemonError(
             "the daemon that runs is of a version that cannot hand over",
-            hint=f"end it with `gemlet stop{simulate}`, then start this one: its programs join by themselves",
+            hint=f"end it with `{stop}`, then start this one: its programs join by themselves",
         ) from None
 
 

@@ -199,8 +199,9 @@ class Agent:
                 gpus = self._book.gpus  # a driver may come later than the agent, and number its GPUs anew
                 stale = not self._restored or gpus != self._as_restored
                 if stale or self._book.incomplete(await self._daemon.shares()):
-                    await self._book.restore()
+                    await self._book.restore(at_once=stale)
                 self._restored, self._as_restored = True, gpus
+                await self._gpus.withhold(self._book.devices_not_restored())
                 await self._gpus.serve(True)
                 async with asyncio.timeout(RESTORE_SECONDS):  # a disk may take any time
                     await self._book.catch_up()
@@ -242,9 +243,9 @@ class Agent:
         from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without
 
         try:
-            withheld, not_withheld = len(self._book.withheld()), len(self._book.not_withheld())
-            status = await self._daemon.status()
-            return Page(metrics.render(self._book.shares.values(), status, withheld, not_withheld))
+            book = self._book
+            counts = metrics.Counts(len(book.withheld()), len(book.not_withheld()), len(book.not_restored()))
+            return Page(metrics.render(book.shares.values(), await self._daemon.status(), counts))
         except GemletError as error:
             return Page(f"{error}\n", 503)
 

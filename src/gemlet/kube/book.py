@@ -4,6 +4,8 @@ A share is four things that must come and go together: a line in the checkpoint,
 the daemon, and for a claim a CDI file. A share is announced only when it has all of them, and the checkpoint is removed
 last, so that after a crash the agent sees what is missing or left over.
 
+One that cannot be brought back keeps no other back: no container starts in it, and it is tried again, later each time.
+
 Where the checkpoint was damaged, what it does not name may be in use: it is unaccounted for, and nothing of it is
 removed before its claim is prepared or unprepared again, or the kubelet knows of no container that could have it.
 """
@@ -14,18 +16,20 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gemlet.errors import DaemonError, DaemonUnreachable, GemletError, Refused
-from gemlet.kube import cdi, checkpoint, names
+from gemlet.kube import cdi, checkpoint, names, strangers
 from gemlet.kube.daemon_link import terms
 from gemlet.kube.edits import Edits, Host, share_directory, share_edits, withheld_mark
 from gemlet.kube.quantity import format_bytes
+from gemlet.kube.retries import Retries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from gemlet.kube.daemon_link import Terms
     from gemlet.kube.inventory import Gpu
@@ -58,7 +62,15 @@ class Daemon(Protocol):
 class ShareBook:
     """All shares of one node. ``cdi_directory``: where the container runtime looks; ``file``: the checkpoint."""
 
-    def __init__(self, host: Host, *, daemon: Daemon, file: Path, cdi_directory: Path) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        daemon: Daemon,
+        file: Path,
+        cdi_directory: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.host = host
         self.gpus: dict[str, Gpu] = {}
         self._daemon = daemon
@@ -70,7 +82,9 @@ class ShareBook:
         if loaded.damage is not None:
             self._keep_all(loaded.damage)
         # From new containers, by share: uids of the pods for which it is.
-        self._withheld = {share_id: {_BEFORE} for share_id in self.shares if self._mark(share_id).exists()}
+        self._withheld = {share_id: {_BEFORE} for share_id in self.shares if self._is_marked(share_id)}
+        self._clock = clock
+        self._retries = Retries()  # of shares that could not be restored, and of what is nobody's and stays
         self._before: dict[str, Amounts] = {}  # granted to those that are being changed
         self._unsure: set[str] = set()  # of which the daemon may have what was not to be: a change that failed
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -133,7 +147,7 @@ class ShareBook:
             known = self.shares[share.id]
             if known.opened != share.opened:
                 raise KeyError(share.id)  # closed, and opened again with what its claim has now
-            if known == share:
+            if known == share and share.id not in self.not_restored():
                 await self.catch_up()
                 return
             if known.granted != share.granted:
@@ -173,14 +187,18 @@ class ShareBook:
 
     def withheld(self) -> set[str]:
         """The shares in which no container may start."""
-        return self._withheld.keys() & self.shares.keys()
+        return (self._withheld.keys() & self.shares.keys()) | self.not_restored()
 
     def not_withheld(self) -> set[str]:
         """Those of them in which one could start all the same: now, or after the next start of an agent."""
-        return {each for each in self.withheld() if cdi.is_there(self._cdi, each) or not self._mark(each).exists()}
+        return {
+            each
+            for each in self.withheld()
+            if cdi.is_there(self._cdi, each) or (each in self._withheld and not self._is_marked(each))
+        }
 
     def withhold_again(self) -> None:
-        """Tries again what `withhold` has failed in. Raises the first `NotWithheld`."""
+        """Tries again what `withhold` and `restore` have failed to withhold. Raises the first `NotWithheld`."""
         failed = []
         for share_id in sorted(self.not_withheld()):
             try:
@@ -202,35 +220,56 @@ class ShareBook:
         """Undoes `withhold` for one pod. Raises OSError."""
         pods = self._withheld.get(share_id, set())
         pods.discard(pod)
-        if not pods and self._withheld.pop(share_id, None) is not None and share_id in self.shares:
+        if pods or self._withheld.pop(share_id, None) is None or share_id not in self.shares:
+            return
+        if share_id not in self.not_restored():  # else it has its file again when it is
             self._write_file(self.shares[share_id])
 
     def release_unseen(self) -> None:
-        """Undoes what an agent before this one withheld, now that every pod has been looked at. Raises OSError."""
+        """Undoes what an agent before this one withheld, now that every pod has been looked at. Raises the first
+        OSError."""
+        failed = []
         for share_id in list(self._withheld):
-            self.release(share_id, _BEFORE)
+            try:
+                self.release(share_id, _BEFORE)
+            except OSError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
         return set(await self._daemon.shares()) - {share.group for share in self.shares.values()}
 
-    async def restore(self) -> None:
-        """Makes everything be as the book says, and removes what it knows nothing of. Raises `DaemonError`, OSError."""
-        failed: list[GemletError | OSError] = []
-        for share_id in list(self.shares):
+    async def restore(self, *, at_once: bool = False) -> None:
+        """Makes everything be as the book says, and removes what it knows nothing of. Raises `DaemonError` of a daemon
+        that does not answer, and OSError.
+
+        What fails for one share is its own trouble: it is one of `not_restored`, and left alone until its time has
+        come. ``at_once``: it has come for all of them.
+        """
+        if at_once:
+            self._retries.at_once()
+        waiting = self._retries.waiting(self._clock())
+        for share_id in [each for each in self.shares if each not in waiting]:
             async with self._alone_with(share_id):
-                share = self.shares.get(share_id)
-                if share is None:
-                    continue
-                try:
-                    await self._apply(share)
-                except (GemletError, OSError) as error:  # the others must not wait for this one
-                    logger.error("share=%s not restored: %s", share_id, error)
-                    failed.append(error)
+                if (share := self.shares.get(share_id)) is not None:
+                    await self._restore_one(share)
         self._unsure &= self.shares.keys()
         await self._remove_strangers()
-        if failed:
-            raise failed[0]
+
+    def not_restored(self) -> set[str]:
+        """The shares that the last try could not bring back. No container starts in them before one can."""
+        return self._retries.names() & self.shares.keys()
+
+    def devices_not_restored(self) -> set[str]:
+        """The ids of what the device plugin gave out for those."""
+        return {
+            device
+            for share_id in self.not_restored()
+            for devices in self.shares[share_id].devices.values()
+            for device in devices
+        }
 
     async def catch_up(self) -> None:
         """Writes down what was done and has not been written, as when the disk was full: who tries again finds nothing
@@ -242,18 +281,20 @@ class ShareBook:
     def incomplete(self, groups: Mapping[str, Terms]) -> bool:
         """Whether `restore` has something to do, the daemon having ``groups``: also where one is promised something
         else, as after `gemlet set`, or by a daemon that found an older file of its own."""
-        claims = {share.id for share in self.shares.values() if share.claim is not None}
-        with_file, files = claims - self._withheld.keys(), cdi.share_ids(self._cdi)
-        wanted = {share.group: terms(share, self._device(share)) for share in self.shares.values()}
+        waiting = self._retries.waiting(self._clock())
+        shares = [share for share in self.shares.values() if share.id not in waiting]
+        with_file = {share.id for share in shares if share.claim is not None} - self._withheld.keys()
+        wanted = {share.group: terms(share, self._device(share)) for share in shares}
+        left_alone = {self.shares[share_id].group for share_id in waiting & self.shares.keys()}
+        there = {group: promised for group, promised in groups.items() if group not in left_alone}
         return bool(
-            not (wanted.items() <= groups.items() if self.unaccounted else wanted == groups)
-            or self._unsure
-            or self.not_withheld()
-            or any(self._mark(share_id).exists() for share_id in with_file)
-            or not {path.name for path in Path(self.host.shares).iterdir()} | files
-            <= self.shares.keys() | self.unaccounted
-            or not with_file <= files
-            or not all(Path(self.socket(share_id)).is_socket() for share_id in self.shares)
+            not (wanted.items() <= there.items() if self.unaccounted else wanted == there)
+            or self._retries.due(self._clock())
+            or self._unsure - waiting
+            or any(self._is_marked(share_id) for share_id in with_file)
+            or not strangers.names_there(self.host.shares, self._cdi) <= self.shares.keys() | self.unaccounted | waiting
+            or not with_file <= cdi.share_ids(self._cdi)
+            or not all(_is_socket(Path(self.socket(share.id))) for share in shares)
         )
 
     # --- inside --------------------------------------------------------------------------------------------------
@@ -273,14 +314,38 @@ class ShareBook:
     def _mark(self, share_id: str) -> Path:
         return Path(withheld_mark(self.host.shares, share_id))
 
+    def _is_marked(self, share_id: str) -> bool:
+        return cdi.may_be_there(self._mark(share_id))
+
     def _device(self, share: Share) -> int | None:
         single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
         return single.index if single else None
 
+    async def _restore_one(self, share: Share) -> None:
+        """Raises `DaemonError` only of a daemon that does not answer."""
+        try:
+            await self._apply(share)
+        except NotWithheld:  # all else of it is done, and `withhold_again` goes on
+            return
+        except Exception as error:
+            if isinstance(error, DaemonError):
+                await self._check_daemon(error)
+            elif not isinstance(error, (GemletError, OSError)):  # of one share it must not end the agent at each start
+                logger.exception("share=%s", share.id)
+            if self._retries.failed(share.id, str(error), self._clock()):
+                said = "share=%s not restored: %s; no container starts in it, and it is tried again"
+                logger.error(said, share.id, error)
+            with contextlib.suppress(OSError):  # then it is one of `not_withheld`
+                cdi.remove(self._cdi, share.id)
+
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240
+        failed = None
         if share.id in self._withheld:  # first: that the daemon answers is not needed for it
-            self._withhold(share.id)
+            try:
+                self._withhold(share.id)
+            except NotWithheld as error:
+                failed = error  # and who starts in it all the same is held to it
         device = self._device(share)
         try:
             await self._daemon.open(share, self.socket(share.id), device=device)
@@ -294,11 +359,16 @@ class ShareBook:
             self._write_file(share)
         self.unaccounted.discard(share.id)
         self._unsure.discard(share.id)
+        if self._retries.succeeded(share.id):
+            logger.info("share=%s restored", share.id)
+        if failed is not None:
+            raise failed
 
     def _withhold(self, share_id: str) -> None:
         try:
             try:
-                self._mark(share_id).touch()
+                if share_id in self._withheld:  # the next agent tries itself what this one could not restore
+                    self._mark(share_id).touch()
             finally:  # the file must go all the same: a mark is for the next agent
                 cdi.remove(self._cdi, share_id)
         except OSError as error:
@@ -314,8 +384,7 @@ class ShareBook:
 
     def _keep_all(self, damage: str) -> None:
         # Raises OSError: were the next save the only checkpoint there is, nobody could tell what was lost.
-        found = cdi.share_ids(self._cdi) | {path.name for path in Path(self.host.shares).iterdir()}
-        lost = found - set(self.shares)
+        lost = strangers.names_there(self.host.shares, self._cdi) - set(self.shares)
         if lost or self._file.exists():
             checkpoint.set_aside(self._file, damage)
             self.unaccounted |= lost
@@ -340,6 +409,7 @@ class ShareBook:
         if self.shares.get(share_id) is share:
             del self.shares[share_id]
             self._withheld.pop(share_id, None)
+            self._retries.succeeded(share_id)
         await self._save()
 
     async def _undo(self, share: Share, *, ask: bool) -> None:
@@ -348,6 +418,7 @@ class ShareBook:
         cdi.remove(self._cdi, share.id)
         shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
         self.shares.pop(share.id, None)
+        self._retries.succeeded(share.id)
         if ask and not any(other.group == share.group for other in self.shares.values()):
             with contextlib.suppress(DaemonError):
                 await self._daemon.remove(share.group)
@@ -364,20 +435,22 @@ class ShareBook:
             await asyncio.sleep(CLOSE_STEP_SECONDS)
 
     async def _remove_strangers(self) -> None:
-        known = set(self.shares) | self.unaccounted
-        _remove_others(Path(self.host.shares), known)
-        failed: list[OSError] = []
-        for share_id in cdi.share_ids(self._cdi) - known:
-            try:
-                cdi.remove(self._cdi, share_id)
-            except OSError as error:  # its directory has gone, so no container starts by it
-                failed.append(error)
+        stay = strangers.remove(self.host.shares, self._cdi, self.shares.keys() | self.unaccounted)
+        for name, reason in stay.items():
+            if self._retries.failed(name, reason, self._clock()):
+                logger.error("share=%s not removed: %s; it is nobody's, and removing it is tried again", name, reason)
+        self._retries.keep(self.shares.keys() | stay.keys())
         # Of those that are unaccounted for, only the checkpoint knew the names of their groups.
         for group in await self.unknown_groups() if not self.unaccounted else ():
-            with contextlib.suppress(Refused):  # it goes when its programs have
+            try:
                 await self._daemon.remove(group)
-        if failed:
-            raise failed[0]
+            except DaemonError as error:  # it goes when its programs have
+                await self._check_daemon(error)
+
+    async def _check_daemon(self, error: DaemonError) -> None:
+        """Raises `DaemonError` unless ``error`` was about the one group only."""
+        if not isinstance(error, Refused):
+            await self._daemon.shares()
 
     def _check_open(self, share: Share) -> None:
         if self.shares.get(share.id) is not share:  # and `restore` removes what has been made of it again
@@ -446,12 +519,9 @@ def _overlap(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[st
     return any(set(ids) & set(second.get(resource, ())) for resource, ids in first.items())
 
 
-def _remove_others(directory: Path, known: set[str]) -> None:
-    for path in directory.iterdir():
-        if path.name in known:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                path.unlink()
+def _is_socket(path: Path) -> bool:
+    """Also False of one that cannot be looked at."""
+    try:
+        return path.is_socket()
+    except OSError:
+        return False

@@ -26,6 +26,7 @@ from gemlet.kube.share import Pod, Share, group_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from gemlet.kube.book import ShareBook
     from gemlet.kube.edits import Edits
@@ -45,6 +46,7 @@ class Gpus:
         self.all: list[Gpu] = []
         self.healthy: set[str] = set()
         self.serving = False  # whether the daemon can enforce anything
+        self.withheld: AbstractSet[str] = frozenset()  # ids of devices of shares that could not be brought back
         self._changed = asyncio.Condition()
 
     def with_(self, found: list[Gpu]) -> list[Gpu]:
@@ -64,6 +66,13 @@ class Gpus:
         async with self._changed:
             if serving != self.serving:
                 self.serving = serving
+                self._changed.notify_all()
+
+    async def withhold(self, ids: AbstractSet[str]) -> None:
+        """Says which devices are not to be given out, nor a container with one be started."""
+        async with self._changed:
+            if ids != self.withheld:
+                self.withheld = ids
                 self._changed.notify_all()
 
     async def change(self) -> None:
@@ -361,15 +370,19 @@ class DevicePlugin:
         return messages.PreStartContainerResponse()
 
     def _list(self) -> messages.ListAndWatchResponse:
-        return _list(self.served, self._gpus.all, self._gpus.healthy if self._gpus.serving else set())
+        gpus = self._gpus
+        return _list(self.served, gpus.all, gpus.healthy if gpus.serving else set(), gpus.withheld)
 
 
-def _list(resource: Resource, gpus: list[Gpu], healthy: set[str]) -> messages.ListAndWatchResponse:
+def _list(
+    resource: Resource, gpus: list[Gpu], healthy: AbstractSet[str], withheld: AbstractSet[str] = frozenset()
+) -> messages.ListAndWatchResponse:
     answer = messages.ListAndWatchResponse()
     for gpu in gpus:
-        health = "Healthy" if gpu.uuid in healthy else "Unhealthy"
+        well = gpu.uuid in healthy
         numa = None if gpu.numa is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=gpu.numa)])
         for device in resource.device_ids(gpu):
+            health = "Healthy" if well and device not in withheld else "Unhealthy"
             answer.devices.append(messages.Device(ID=device, health=health, topology=numa))
     return answer
 

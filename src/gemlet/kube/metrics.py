@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,6 +19,7 @@ NODE = {
     "gemlet_node_shares": "Shares on this node",
     "gemlet_node_shares_withheld": "Shares in which no container may start",
     "gemlet_node_shares_not_withheld": "Those of them in which one could start all the same",
+    "gemlet_node_shares_not_restored": "Shares that could not be brought back, and are tried again",
 }
 LABELS = ("namespace", "pod", "container", "claim", "uuid")
 # name -> meaning, value of a group on a device in the status document; None is left out
@@ -45,21 +46,29 @@ def _swap(group: Mapping[str, Any], field: str) -> float:
     return float(sum(client["swap"][field] for client in group["clients"] if client["swap"]))
 
 
-def render(shares: Iterable[Share], status: Mapping[str, Any], withheld: int = 0, not_withheld: int = 0) -> str:
-    """The metrics of ``shares`` by the daemon's ``status`` document, in Prometheus' text format.
+class Counts(NamedTuple):
+    """How many shares of the node are in trouble, in the order of `NODE`."""
 
-    ``withheld``: how many of them are, and ``not_withheld``: of these, in how many a container could start all the
-    same."""
+    withheld: int = 0
+    not_withheld: int = 0
+    not_restored: int = 0
+
+
+NO_TROUBLE = Counts()
+
+
+def render(shares: Iterable[Share], status: Mapping[str, Any], counts: Counts = NO_TROUBLE) -> str:
+    """The metrics of ``shares`` by the daemon's ``status`` document, in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(_Shares(list(shares), status, withheld, not_withheld))
+    registry.register(_Shares(list(shares), status, counts))
     return generate_latest(registry).decode()
 
 
 class _Shares(Collector):
-    def __init__(self, shares: list[Share], status: Mapping[str, Any], withheld: int, not_withheld: int) -> None:
+    def __init__(self, shares: list[Share], status: Mapping[str, Any], counts: Counts) -> None:
         self._shares = {share.group: share for share in shares}
         self._status = status
-        self._counts = (len(self._shares), withheld, not_withheld)
+        self._counts = (len(self._shares), *counts)
 
     def collect(self) -> Iterable[Metric]:
         for (name, text), counted in zip(NODE.items(), self._counts, strict=True):

@@ -45,10 +45,11 @@ def usage_by_share(shares: Iterable[Share], status: Mapping[str, Any]) -> dict[s
     return found
 
 
-def state(*, marked: bool, has_file: bool) -> State:
-    """``marked``: no container may start in it. ``has_file``: the container runtime knows it all the same."""
+def state(*, marked: bool, has_file: bool, of_claim: bool) -> State:
+    """``marked``: no container may start in it. ``has_file``: the container runtime knows it; that of a claim starts
+    no container without."""
     if not marked:
-        return "open"
+        return "withheld" if of_claim and not has_file else "open"
     return "not-withheld" if has_file else "withheld"
 
 

@@ -22,6 +22,7 @@ from gemlet.monitor.columns import (
     unmanaged_cells,
     vacant_cells,
 )
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +150,7 @@ def _mps_lines(status: Status) -> list[str]:
 
 
 def _mps_line(mps: MpsStatus, *, simulated: bool) -> str:
-    start = "gemlet mps start --simulate" if simulated else "gemlet mps start"
+    start = command("mps", "start", simulated=simulated)
     clients = len(mps.clients())
     programs = "1 program" if clients == 1 else f"{clients} programs"
     return {

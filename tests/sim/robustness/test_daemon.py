@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -172,9 +173,10 @@ def test_nobody_is_rid_of_a_limit_by_joining_a_daemon_that_does_not_know_it(
     daemon: Callable[[str], Daemon], machine: Machine, how: str, limits: str
 ) -> None:
     """A program that is frozen for long may find its group gone."""
-    known = f'{{"a": {{{limits}}}}}'
+    group = "a b;rm"
+    known = f'{{"{group}": {{{limits}}}}}'
     d = daemon(known)
-    a = machine.start("a", "grow", 0, 300)
+    a = machine.start(group, "grow", 0, 300)
     assert a.line() == "ready"
     a.send_signal(signal.SIGSTOP)
     d.end(how)
@@ -189,10 +191,13 @@ def test_nobody_is_rid_of_a_limit_by_joining_a_daemon_that_does_not_know_it(
     d.groups = known
     d.start()
     held = CONTEXT + (1300 if "memory" in limits else 2300) * MIB
-    eventually(lambda: d.groups_now().get("a", [0])[0] == held)
+    eventually(lambda: d.groups_now().get(group, [0])[0] == held)
     assert says(a, 1000)[0] == ("2" if "memory" in limits else "0")
     _, _, said = a.end()
-    assert said.count("does not know group 'a' any more: running on within the last limits") == 1, said
+    assert said.count(f"does not know group '{group}' any more: running on within the last limits") == 1, said
+    hint = said.partition("make the group again with `")[2].partition("`")[0]
+    typed = ["gemlet", "run", "--group", group, "--memory", "SIZE", "--", "sleep", "9"]
+    assert [word for word in shlex.split(hint) if word != "--simulate"] == typed
 
 
 def test_a_daemon_killed_again_and_again(daemon: Callable[[str], Daemon], machine: Machine) -> None:

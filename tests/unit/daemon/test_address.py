@@ -76,3 +76,8 @@ def test_a_forgotten_simulate_is_hinted_at(runtime):
 def test_a_named_daemon_is_not_one_that_run_starts(tmp_path):
     (endpoint,) = address.candidates(str(tmp_path))
     assert "gemlet run" not in str(no_daemon(endpoint).hint)
+
+
+def test_the_directory_of_a_named_daemon_is_quoted_for_a_shell(tmp_path):
+    (endpoint,) = address.candidates(str(tmp_path / "a b;rm"))
+    assert f"`gemlet daemon --runtime-dir '{tmp_path}/a b;rm'`" in str(no_daemon(endpoint).hint)

@@ -49,6 +49,12 @@ def test_another_control_daemon_is_in_the_way():
     assert "--force" in found.hint
 
 
+def test_the_directory_of_another_users_control_daemon_is_quoted_for_a_shell():
+    """He chooses it, and an administrator is told to type it."""
+    (found,) = obstacles([MpsControl(pid=7, uid=1000, pipe_directory="/tmp/a b;rm")], [device()])
+    assert found.hint.count("CUDA_MPS_PIPE_DIRECTORY='/tmp/a b;rm' ") == 2
+
+
 def test_prohibited_devices_are_in_the_way_if_there_are_no_others():
     (found,) = obstacles((), [device(0, "prohibited"), device(1)])
     assert not found.fatal

@@ -35,16 +35,22 @@ GPUS = [
 
 
 class FakeDaemon:
-    """Remembers the shares; ``busy`` groups cannot be removed, and with ``down`` nothing can be asked."""
+    """Remembers the shares; ``busy`` groups cannot be removed, ``refused`` ones not be made, and with ``down`` nothing
+    can be asked. ``asked``: the groups that were to be made."""
 
     def __init__(self) -> None:
         self.opened: dict[str, tuple[Amounts, str, int | None]] = {}
         self.terms: dict[str, Terms] = {}  # of those, or of what the test says
         self.busy: set[str] = set()
+        self.refused: set[str] = set()
+        self.asked: list[str] = []
         self.down = False
 
     async def open(self, share: Share, path: str, *, device: int | None) -> None:
         self._ask()
+        self.asked.append(share.group)
+        if share.group in self.refused:
+            raise Refused(f"group {share.group} is refused")
         self.opened[share.group] = (share.amounts, path, device)
         self.terms[share.group] = terms(share, device)
         if not Path(path).exists():  # a socket like the daemon's stays until its file goes
@@ -143,7 +149,7 @@ class FakeKubelet:
 
 
 class Node:
-    """One node: directories below ``path``, a book that can be made anew as after a restart."""
+    """One node: directories below ``path``, a book that can be made anew as after a restart, and a clock of its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,11 +157,14 @@ class Node:
         self.shares = path / "shares"
         self.shares.mkdir()
         self.daemon = FakeDaemon()
+        self.now = 0.0
         self.book = self.restart()
 
     def restart(self) -> ShareBook:
         host = Host(hook="/var/lib/gemlet/hook/1/libgemhook.so.1", shares=str(self.shares))
-        self.book = ShareBook(host, daemon=self.daemon, file=self.path / "checkpoint.json", cdi_directory=self.cdi)
+        file = self.path / "checkpoint.json"
+        clock = lambda: self.now  # noqa: E731
+        self.book = ShareBook(host, daemon=self.daemon, file=file, cdi_directory=self.cdi, clock=clock)
         self.book.gpus = {gpu.uuid: gpu for gpu in GPUS}
         return self.book
 

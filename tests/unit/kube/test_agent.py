@@ -203,7 +203,7 @@ def test_what_is_not_withheld_is_tried_again_without_a_daemon_and_counted(run, t
         stuck = fakes.Stuck(options.cdi, monkeypatch)
         with pytest.raises(NotWithheld):
             one._book.withhold("claim-u1", "hostile")
-        assert await figures() == ["1.0", "1.0"]
+        assert await figures() == ["1.0", "1.0", "0.0"]
         daemon.down = True
         task = asyncio.create_task(withholding)
         while stuck.tries < 4:  # noqa: ASYNC110
@@ -212,7 +212,7 @@ def test_what_is_not_withheld_is_tried_again_without_a_daemon_and_counted(run, t
         while one._book.not_withheld():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         daemon.down = False
-        assert await figures() == ["1.0", "0.0"]
+        assert await figures() == ["1.0", "0.0", "0.0"]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from gemlet.cli import kube, main
 from gemlet.cli.kube import command
 from gemlet.errors import GemletError
-from gemlet.kube import shares_table
+from gemlet.kube import cdi, shares_table
 from gemlet.kube.book import NotWithheld
 from tests.unit.kube import fakes
 
@@ -70,6 +70,16 @@ def test_a_share_that_containers_start_in_though_it_is_withheld_is_named(node, r
     assert states == ["open", "withheld", "not-withheld"]
     assert "error: share default/u3 is withheld, but containers still start" in result.stderr
     assert "default/u2" not in result.stderr
+
+
+def test_the_share_of_a_claim_without_its_file_is_withheld(node, run):
+    """As of one that could not be restored; a slot has none."""
+    run(node.book.open(fakes.claim_share("u1")))
+    run(node.book.open(fakes.slot_share()))
+    cdi.remove(node.cdi, "claim-u1")
+    where = ["shares", "--directory", str(node.path), "--cdi-directory", str(node.cdi), "-o", "json"]
+    shares = json.loads(CliRunner().invoke(command, where).stdout)["shares"]
+    assert {share["id"]: share["state"] for share in shares} == {"claim-u1": "withheld", "claim-s0": "open"}
 
 
 def test_a_table_shows_use_beside_grants():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gemlet.errors import ConfigError
+from gemlet.typed_command import quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,7 @@ class Tokens:
         except OSError as error:
             raise ConfigError(f"the tokens cannot be read: {error.strerror}", path=path) from None
         if stat.S_IMODE(found.st_mode) & 0o007:
-            raise ConfigError("other users may read the tokens", path=path, hint=f"chmod 600 {path}")
+            raise ConfigError("other users may read the tokens", path=path, hint=f"chmod 600 {quoted(path)}")
         tokens = [line for line in lines if line and not line.startswith(b"#")]
         if not tokens or min(map(len, tokens)) < LEAST or any(b" " in token for token in tokens):
             raise ConfigError(
