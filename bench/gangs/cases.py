@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Options of bench/programs/ranks.py; `single` is bench/client, one program on one device.
+# Options of bench/programs/ranks.py. `single` is bench/client, one program on one device; `jax` is jax_train.py, one
+# process on all devices.
 KINDS: dict[str, list[str]] = {
     "ddp": ["ddp"],
     "ddp-large": ["ddp", "--large"],
@@ -15,6 +16,7 @@ KINDS: dict[str, list[str]] = {
     "tensor-service": ["tensor", "--graph", "--busy", "0.5"],
     "reduce": ["reduce", "--most", "100"],
     "single": [],
+    "jax": [],
 }
 WAYS = {"slicing": "time slicing", "each": "turns on each device for itself", "gemlet": "gemlet"}
 BUSY = 0.97  # of alone that jobs which leave nothing must do together
@@ -91,6 +93,7 @@ CASES: dict[str, Case] = {
             "singles", "a DDP job, a saturating program on each device",
             (Job("ddp-large"), Job("single", 1, devices=(0,)), Job("single", 2, devices=(1,))), busy=True,
         ),
+        Case("jax", "two trainings in JAX, one process each on all devices", pair("jax")),
         Case("stopped", "a rank of the second job is stopped for 1.5 s", pair("ddp"), stopped=(1, 1.5, 1.5)),
         Case(
             "reduce", "10^5 all-reduces, of each job, while minima change", pair("reduce"), ("gemlet",),

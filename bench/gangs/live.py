@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bench.machine import Machine
     from bench.report import Report
 
-SCRIPT = Path(__file__).resolve().parents[1] / "programs" / "ranks.py"
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 NATIVE, GEMLET = "native", "gemlet"
 STARTING = 30.0  # seconds until the jobs of a case are loaded
 SINGLE = "100us"
@@ -295,18 +295,8 @@ class Live:
             units = log.with_suffix(".units")
             command = [*self.client, "--wait", "--seconds", f"{seconds:g}", "--file", str(units)]
         else:
-            ranks = ["--standalone", "--nproc-per-node", str(len(on))]
             small = ["--device", "cpu", "--tiny"] if self.options.device == "cpu" else []
-            command = [
-                self.options.python,
-                "-m",
-                "torch.distributed.run",
-                *ranks,
-                str(SCRIPT),
-                *KINDS[job.kind],
-                "--wait",
-                *small,
-            ]
+            command = [self.options.python, *ranks(job.kind, len(on)), *KINDS[job.kind], "--wait", *small]
         if where == GEMLET:
             self.groups[job.name] = given = job.options("gemlet")
             options = [part for each in given.items() for part in each]
@@ -337,6 +327,14 @@ class Live:
     def show(self) -> str:
         head = ("case", "way", "together", "each", "worst second", "stall, ms", "answers", "time per token p50, p99")
         return grid(head, self.table, left=(0, 1, 6))
+
+
+def ranks(kind: str, devices: int) -> list[str]:
+    """The program of a job, and who starts it once for each device."""
+    if kind == "jax":
+        return [str(PROGRAMS / "jax_train.py")]
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
+    return [*start, str(PROGRAMS / "ranks.py")]
 
 
 def place(way: str) -> str:

@@ -1,5 +1,7 @@
 """Trains a multilayer perceptron with JAX. A unit is a step.
 
+One process uses all devices that it sees: each has the weights and its part of the batch.
+
 python jax_train.py ...        (protocol.py has the options)
 """
 
@@ -26,11 +28,16 @@ def main() -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
     import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     width = 64 if o.tiny else WIDTH
     keys = jax.random.split(jax.random.PRNGKey(0), LAYERS + 1)
     initial = [jax.random.normal(key, (width, width), jnp.bfloat16) * width**-0.5 for key in keys[:-1]]
     data = jax.random.normal(keys[-1], (16 if o.tiny else BATCH, width), jnp.bfloat16)
+    if jax.local_device_count() > 1:
+        mesh = Mesh(jax.local_devices(), ("batch",))
+        initial = jax.device_put(initial, NamedSharding(mesh, PartitionSpec()))
+        data = jax.device_put(data, NamedSharding(mesh, PartitionSpec("batch")))
 
     def loss_of(weights: list[Any], x: Any) -> Any:
         y = x
