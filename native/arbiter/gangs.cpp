@@ -122,7 +122,7 @@ void Gangs::look(Nanoseconds now) {
     for (Gang& gang : gangs_) {
         gang.wants = gang.contends = gang.exclusive = false;
         for (Member& member : gang.members) {
-            member.seen = devices_[member.device].arbiter->attendance(member.seen.group, now);
+            member.seen = devices_[member.device].arbiter->attendance(member.seen.group);
             gang.contends |= member.seen.contends;
             gang.wants |= member.seen.wants;
             gang.exclusive |= member.seen.exclusive;
