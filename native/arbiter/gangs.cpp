@@ -1,7 +1,6 @@
 #include "arbiter/gangs.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -20,12 +19,19 @@ void Gangs::add(Arbiter& device) {
     changed_ = true;
 }
 
+// Any user's program may have a device forgotten that it made up: what gangs have had and are owed on others stays.
 void Gangs::remove(Arbiter& device) {
-    for (const Gang& gang : gangs_) forget_peers(gang);
-    std::erase_if(devices_, [&](const Device& each) { return each.arbiter == &device; });
-    gangs_.clear();  // they count devices by their place; those that are left are told anew
-    table_.clear();
-    for (Device& each : devices_) each.changes = std::numeric_limits<uint64_t>::max();
+    const auto found =
+        std::find_if(devices_.begin(), devices_.end(), [&](const Device& each) { return each.arbiter == &device; });
+    if (found == devices_.end()) return;
+    for (const Gang& gang : gangs_) forget_peers(gang);  // those that are left hear of them anew
+    const auto place = static_cast<size_t>(found - devices_.begin());
+    devices_.erase(found);
+    for (Gang& gang : gangs_) {
+        std::erase_if(gang.members, [&](const Member& member) { return member.device == place; });
+        for (Member& member : gang.members)
+            if (member.device > place) --member.device;
+    }
     changed_ = true;
 }
 
