@@ -104,11 +104,18 @@ void Gangs::find_members() {
         }
         gang.name = name;
         gang.spec = each.first;
+        gang.find_minimum();
         gangs.push_back(std::move(gang));
     }
     for (const Gang& gang : gangs_) forget_peers(gang);  // those that still are gangs hear of them anew
     gangs_ = std::move(gangs);
     std::erase_if(table_, [&](const Entry& entry) { return !find(entry.gang); });
+}
+
+// It may be in force on one device alone.
+void Gangs::Gang::find_minimum() {
+    const auto less = [](const Member& a, const Member& b) { return a.least < b.least; };
+    if (!members.empty()) spec.min = std::min_element(members.begin(), members.end(), less)->least;
 }
 
 void Gangs::forget_peers(const Gang& gang) {
@@ -137,25 +144,34 @@ void Gangs::attend(Gang& gang, Nanoseconds time) {
     };
     const bool worked =
         std::any_of(gang.members.begin(), gang.members.end(), [](const Member& member) { return member.seen.busy; });
-    std::vector<Member> there, away;
     for (Member& member : gang.members) {
         if (worked && !member.works()) member.idle += time;
         looked(member);
         if (member.works()) member.idle = 0;
+    }
+    for (Member& member : gang.away) looked(member);
+    const auto leaves = [](const Member& member) { return member.idle >= kAway; };
+    const auto comes = [](const Member& member) { return member.works(); };
+    if (std::any_of(gang.members.begin(), gang.members.end(), leaves) ||
+        std::any_of(gang.away.begin(), gang.away.end(), comes))
+        regroup(gang);
+}
+
+void Gangs::regroup(Gang& gang) {
+    std::vector<Member> there, away;
+    for (Member& member : std::exchange(gang.members, {})) {
+        if (member.idle >= kAway) devices_[member.device].arbiter->hear(member.seen.group, {});
         (member.idle < kAway ? there : away).push_back(member);
     }
-    for (const Member& member : away) devices_[member.device].arbiter->hear(member.seen.group, {});
-    for (Member& member : gang.away) {
-        looked(member);
+    for (Member& member : std::exchange(gang.away, {})) {
+        member.idle = 0;
+        member.launches_at_rest = member.seen.launches;
         (member.works() ? there : away).push_back(member);
-        if (member.works()) there.back().launches_at_rest = member.seen.launches;
     }
-    plan_anew_ |= gang.planned && there.size() != gang.members.size();
     gang.members = std::move(there);
     gang.away = std::move(away);
-    // Its minimum may be in force on one device alone.
-    for (const Member& member : gang.members)
-        gang.spec.min = &member == &gang.members.front() ? member.least : std::min(gang.spec.min, member.least);
+    plan_anew_ |= gang.planned;
+    gang.find_minimum();
 }
 
 void Gangs::look(Nanoseconds now) {

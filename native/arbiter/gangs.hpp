@@ -54,6 +54,7 @@ class Gangs {
         // Its clients on devices of which they make no use: programs ask about each device there is.
         std::vector<Member> away = {};
         bool together() const { return members.size() > 1; }
+        void find_minimum();
         bool contends = false;  // with others, on one of its devices
         bool held = false;      // contends, or has slots together with one that does
         bool planned = false;   // it has slots
@@ -91,6 +92,7 @@ class Gangs {
     void find_members();
     void forget_peers(const Gang& gang);
     void attend(Gang& gang, Nanoseconds time);  // that has passed since the last look
+    void regroup(Gang& gang);                   // who of it is away
     void look(Nanoseconds now);
     void account(Nanoseconds now);
     void account(Device& device, bool is_free, double time) const;
