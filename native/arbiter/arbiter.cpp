@@ -144,11 +144,9 @@ Client* Arbiter::State::find(ClientId id) {
     return nullptr;
 }
 
-Members* Arbiter::State::find_group(GroupId id) {
-    for (const auto& group : groups) {
-        if (group && group->id == id) return group.get();
-    }
-    return nullptr;
+Members* Arbiter::State::find_group(GroupId id) const {
+    const auto found = groups_by_id.find(id);
+    return found == groups_by_id.end() ? nullptr : found->second;
 }
 
 std::string Arbiter::State::reason(const Members& group, Nanoseconds now) const {
@@ -211,6 +209,7 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
     group->slot = slot;
     group->spec = spec;
     s.everyone.push_back(group.get());
+    s.groups_by_id.emplace(group->id, group.get());
     s.groups[slot] = std::move(group);
     s.policy->added(*s.groups[slot], now);
     s.settle(now);
@@ -228,6 +227,7 @@ void Arbiter::remove_group(GroupId id, Nanoseconds now) {
     if (!group->members.empty()) throw std::invalid_argument("group '" + group->spec.name + "' still has clients");
     s.leases.forget(group);
     std::erase(s.everyone, group);
+    s.groups_by_id.erase(id);
     s.groups[group->slot].reset();
     s.demand_changed = true;
     ++s.changes;

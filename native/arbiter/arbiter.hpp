@@ -213,8 +213,8 @@ class Arbiter {
     uint64_t changes() const;         // of what names() says
     std::vector<Name> names() const;  // of groups with clients, where the policy can keep to slots
     const GroupSpec* spec(GroupId group) const;
-    void attend(Nanoseconds now);  // before attendance() of each
-    Attendance attendance(GroupId group, Nanoseconds now) const;
+    void attend(Nanoseconds now);
+    Attendance attendance(GroupId group) const;  // as of the last attend()
     struct Planned {
         GroupId group;
         double share;

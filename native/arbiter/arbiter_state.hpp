@@ -33,7 +33,7 @@ struct Arbiter::State {
     Nanoseconds observe_at = 0;                    // the next time
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
     std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
-    std::vector<const Client*> lately;  // those that ran or waited of late; as of the last attend()
+    std::unordered_map<GroupId, Members*> groups_by_id;
     std::vector<Client*> parked;
     GroupId last_group = 0;
     std::vector<Action> actions;
@@ -62,7 +62,7 @@ struct Arbiter::State {
     void recount(Members& group);
     void client_count_changed();
     Client* find(ClientId id);
-    Members* find_group(GroupId id);
+    Members* find_group(GroupId id) const;
     std::string reason(const Members& group, Nanoseconds now) const;
     // No honest client has more in flight; what it claims beyond that would be time that others get for nothing.
     Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
@@ -98,6 +98,7 @@ struct Arbiter::State {
     bool drains(const Client& client) const;
     bool ended(const Client& client) const;
     const Members* slot_owner() const;
+    void attend(const Lease& lease, Nanoseconds now);
     void admit_late_ranks(Nanoseconds now);
     Nanoseconds slot_end(const Lease& lease, Nanoseconds now) const;
 

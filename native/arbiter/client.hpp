@@ -76,6 +76,7 @@ struct Members : Group {
     bool wanted = false;        // as of the last demand()
     Ranks peers;                // its clients on other devices, if they are a gang
     Nanoseconds moved = 0;      // when a turn of its clients stopped or drained last
+    Attendance attendance;      // as of the last attend()
     uint32_t catch_up = 0;      // how much each of them may submit in the slot of others
     bool at_maximum = false;    // waits, and its maximum is why; as of the last event
     Nanoseconds throttled = 0;  // how long that was so in all

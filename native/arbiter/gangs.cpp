@@ -1,7 +1,6 @@
 #include "arbiter/gangs.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -12,6 +11,8 @@ namespace {
 
 constexpr int kRounds = 4;  // what one device does may be news for another
 constexpr double kLeastShare = 0.01;
+// Nobody waits on a device this long for a peer that does nothing.
+constexpr Nanoseconds kAway = 1'000'000'000;
 
 }  // namespace
 
@@ -20,12 +21,21 @@ void Gangs::add(Arbiter& device) {
     changed_ = true;
 }
 
+// Any user's program may have a device forgotten that it made up: what gangs have had and are owed on others stays.
 void Gangs::remove(Arbiter& device) {
-    for (const Gang& gang : gangs_) forget_peers(gang);
-    std::erase_if(devices_, [&](const Device& each) { return each.arbiter == &device; });
-    gangs_.clear();  // they count devices by their place; those that are left are told anew
-    table_.clear();
-    for (Device& each : devices_) each.changes = std::numeric_limits<uint64_t>::max();
+    const auto found =
+        std::find_if(devices_.begin(), devices_.end(), [&](const Device& each) { return each.arbiter == &device; });
+    if (found == devices_.end()) return;
+    for (const Gang& gang : gangs_) forget_peers(gang);  // those that are left hear of them anew
+    const auto place = static_cast<size_t>(found - devices_.begin());
+    devices_.erase(found);
+    for (Gang& gang : gangs_) {
+        for (auto* members : {&gang.members, &gang.away}) {
+            std::erase_if(*members, [&](const Member& member) { return member.device == place; });
+            for (Member& member : *members)
+                if (member.device > place) --member.device;
+        }
+    }
     changed_ = true;
 }
 
@@ -34,7 +44,8 @@ void Gangs::tie(const std::string& group, bool tied) {
 }
 
 bool Gangs::is_gang(const std::string& group) const {
-    return find(group) != nullptr;
+    const Gang* gang = find(group);
+    return gang && gang->together();
 }
 
 bool Gangs::saturates(const Gang& gang) {
@@ -67,12 +78,8 @@ void Gangs::find_members() {
             const bool tied = tied_.contains(name.name);
             if (name.gang == arbiter::Gang::kOff || (name.gang == arbiter::Gang::kAuto && !tied)) continue;
             auto& [spec, members] = found[name.name];
-            const GroupSpec& here = *devices_[i].arbiter->spec(name.group);
-            // Its minimum may be in force on one device alone.
-            const double least = members.empty() ? here.min : std::min(spec.min, here.min);
-            spec = here;
-            spec.min = least;
-            Member member{i, {}};
+            spec = *devices_[i].arbiter->spec(name.group);
+            Member member{.device = i, .least = spec.min};
             member.seen.group = name.group;
             members.push_back(member);
         }
@@ -82,17 +89,33 @@ void Gangs::find_members() {
         if (each.second.size() < 2) continue;
         Gang gang;
         if (Gang* known = find(name)) gang = *known;
-        for (Member& member : each.second)
-            for (const Member& before : gang.members)
-                if (before.device == member.device) member.launches_at_rest = before.launches_at_rest;
+        const auto before = std::exchange(gang.members, {});
+        gang.away.clear();
+        for (Member& member : each.second) {
+            const auto was = std::find_if(before.begin(), before.end(),
+                                          [&](const Member& other) { return other.device == member.device; });
+            if (was != before.end()) {
+                const GroupId group = std::exchange(member.seen, was->seen).group;
+                member.seen.group = group;
+                member.launches_at_rest = was->launches_at_rest;
+                member.idle = was->idle;
+            }
+            (was != before.end() ? gang.members : gang.away).push_back(member);
+        }
         gang.name = name;
         gang.spec = each.first;
-        gang.members = std::move(each.second);
+        gang.find_minimum();
         gangs.push_back(std::move(gang));
     }
     for (const Gang& gang : gangs_) forget_peers(gang);  // those that still are gangs hear of them anew
     gangs_ = std::move(gangs);
     std::erase_if(table_, [&](const Entry& entry) { return !find(entry.gang); });
+}
+
+// It may be in force on one device alone.
+void Gangs::Gang::find_minimum() {
+    const auto less = [](const Member& a, const Member& b) { return a.least < b.least; };
+    if (!members.empty()) spec.min = std::min_element(members.begin(), members.end(), less)->least;
 }
 
 void Gangs::forget_peers(const Gang& gang) {
@@ -115,14 +138,50 @@ std::vector<bool> Gangs::taken() const {
     return devices;
 }
 
+void Gangs::attend(Gang& gang, Nanoseconds time) {
+    const auto looked = [&](Member& member) {
+        member.seen = devices_[member.device].arbiter->attendance(member.seen.group);
+    };
+    const bool worked =
+        std::any_of(gang.members.begin(), gang.members.end(), [](const Member& member) { return member.seen.busy; });
+    for (Member& member : gang.members) {
+        if (worked && !member.works()) member.idle += time;
+        looked(member);
+        if (member.works()) member.idle = 0;
+    }
+    for (Member& member : gang.away) looked(member);
+    const auto leaves = [](const Member& member) { return member.idle >= kAway; };
+    const auto comes = [](const Member& member) { return member.works(); };
+    if (std::any_of(gang.members.begin(), gang.members.end(), leaves) ||
+        std::any_of(gang.away.begin(), gang.away.end(), comes))
+        regroup(gang);
+}
+
+void Gangs::regroup(Gang& gang) {
+    std::vector<Member> there, away;
+    for (Member& member : std::exchange(gang.members, {})) {
+        if (member.idle >= kAway) devices_[member.device].arbiter->hear(member.seen.group, {});
+        (member.idle < kAway ? there : away).push_back(member);
+    }
+    for (Member& member : std::exchange(gang.away, {})) {
+        member.idle = 0;
+        member.launches_at_rest = member.seen.launches;
+        (member.works() ? there : away).push_back(member);
+    }
+    gang.members = std::move(there);
+    gang.away = std::move(away);
+    plan_anew_ |= gang.planned;
+    gang.find_minimum();
+}
+
 void Gangs::look(Nanoseconds now) {
     if (!gangs_.empty())
         for (const Device& device : devices_) device.arbiter->attend(now);
     for (Device& device : devices_) device.met = false;
     for (Gang& gang : gangs_) {
         gang.wants = gang.contends = gang.exclusive = false;
-        for (Member& member : gang.members) {
-            member.seen = devices_[member.device].arbiter->attendance(member.seen.group, now);
+        attend(gang, now - accounted_);
+        for (const Member& member : gang.members) {
             gang.contends |= member.seen.contends;
             gang.wants |= member.seen.wants;
             gang.exclusive |= member.seen.exclusive;
@@ -148,18 +207,18 @@ void Gangs::look(Nanoseconds now) {
     // it would run in all their slots, in slices, and their ranks would wait for each other there.
     std::vector<bool> held(devices_.size());  // whether one of those that are held is on it
     for (Gang& gang : gangs_) {
-        gang.held = gang.contends;
+        gang.held = gang.contends && gang.together();
         if (gang.held) hold(gang, held);
     }
     for (bool more = true; std::exchange(more, false);)
         for (Gang& gang : gangs_) {
             const bool had_slots = gang.planned && gang.exclusive;
-            if (gang.held || !(had_slots || saturates(gang)) || !is_on(gang, held)) continue;
+            if (gang.held || !gang.together() || !(had_slots || saturates(gang)) || !is_on(gang, held)) continue;
             gang.held = more = true;
             hold(gang, held);
         }
     for (Gang& gang : gangs_) {
-        const bool planned = gang.capped() || gang.held;
+        const bool planned = gang.together() && (gang.capped() || gang.held);
         if (planned == gang.planned) continue;
         gang.planned = planned;
         plan_anew_ = true;

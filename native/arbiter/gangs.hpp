@@ -42,12 +42,19 @@ class Gangs {
     struct Member {
         size_t device = 0;
         Attendance seen = {};
+        double least = 0.0;             // its minimum there
         uint64_t launches_at_rest = 0;  // how much it had submitted when all were last at rest
+        Nanoseconds idle = 0;           // how long it has had nothing to do while others of the gang had work there
+        bool works() const { return seen.wants || seen.busy; }
     };
     struct Gang {
         std::string name;
         GroupSpec spec;
         std::vector<Member> members;
+        // Its clients on devices of which they make no use: programs ask about each device there is.
+        std::vector<Member> away = {};
+        bool together() const { return members.size() > 1; }
+        void find_minimum();
         bool contends = false;  // with others, on one of its devices
         bool held = false;      // contends, or has slots together with one that does
         bool planned = false;   // it has slots
@@ -84,6 +91,8 @@ class Gangs {
 
     void find_members();
     void forget_peers(const Gang& gang);
+    void attend(Gang& gang, Nanoseconds time);  // that has passed since the last look
+    void regroup(Gang& gang);                   // who of it is away
     void look(Nanoseconds now);
     void account(Nanoseconds now);
     void account(Device& device, bool is_free, double time) const;

@@ -3,6 +3,7 @@
 
 #include "arbiter/arbiter_state.hpp"
 #include "arbiter/counters.hpp"
+#include "arbiter/rivals.hpp"
 
 namespace gemlet::arbiter {
 namespace {
@@ -53,9 +54,8 @@ bool Arbiter::State::admits(const Group& group) const {
 }
 
 const Members* Arbiter::State::slot_owner() const {
-    for (const auto& group : groups)
-        if (group && group->planned > 0.0 && group->id == reservation.gang) return group.get();
-    return nullptr;
+    const Members* group = find_group(reservation.gang);
+    return group && group->planned > 0.0 ? group : nullptr;
 }
 
 // Whether its turn ends when the next slot of a gang begins.
@@ -110,10 +110,30 @@ const GroupSpec* Arbiter::spec(GroupId id) const {
     return group ? &group->spec : nullptr;
 }
 
+namespace {
+
+// Of one client.
+Ranks ranks_of(const Client& client, Nanoseconds now) {
+    const Observation& seen = client.seen;
+    const bool runs = client.active && !client.waiting, will_run = now < client.group->lingers_until;
+    return {.any = true,
+            .behind = client.waiting || (runs && client.standing.behind),
+            .saturate = client.waiting || ((runs || will_run) && seen.always_waits()),
+            .duty = seen.duty()};
+}
+
+}  // namespace
+
 // Once for all groups: to look for each through all clients and leases would take too long with hundreds.
 void Arbiter::attend(Nanoseconds now) {
     State& s = *state_;
-    s.lately.clear();
+    for (const auto& group : s.groups) {
+        if (!group) continue;
+        group->attendance = {.group = group->id,
+                             .target = s.policy->target(*group),
+                             .wants = group->waiting > 0,
+                             .moved = group->moved};
+    }
     for (const auto& [id, client] : s.clients) {
         client->active = client->waiting;
         client->at_rest = true;
@@ -121,64 +141,54 @@ void Arbiter::attend(Nanoseconds now) {
     for (const Lease& lease : s.leases.all()) {
         if (lease.occupies()) lease.client->active = true;
         if (!lease.runs()) lease.client->at_rest = false;
+        s.attend(lease, now);
     }
+    Rivals lately, free_lately, free;  // those that ran or waited of late, in no gang with slots, do so now
     for (const auto& [id, client] : s.clients) {
         client->lately = client->active || (client->active_at > 0 && now - client->active_at <= kLately);
-        if (client->lately) s.lately.push_back(client.get());
+        if (!client->lately) continue;
+        lately.add(*client);
+        if (client->group->planned > 0.0) continue;
+        free_lately.add(*client);
+        if (client->active) free.add(*client);
     }
-}
-
-Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
-    const State& s = *state_;
-    Attendance a{.group = id};
-    const Members* group = state_->find_group(id);
-    if (!group) return a;
-    a.target = s.policy->target(*group);
-    a.moved = group->moved;
-    a.wants = group->waiting > 0;
-    for (const Lease& lease : s.leases.all()) {
-        if (lease.group != group) continue;
-        a.busy = true;
-        a.wants |= lease.runs();
-        a.catches_up |= lease.catches_up && lease.runs();
-        if (lease.runs() && lease.deadline == kNever) continue;
-        // A kernel that has waited for its peers before is thought to be long, so no estimate is believed for ever.
-        const Nanoseconds end = lease.runs() ? lease.deadline : std::min(lease.end, lease.stopped + s.p.quantum_min);
-        const Nanoseconds late = end + s.p.slack;
-        if (now >= late)
-            a.stuck = true;
-        else
-            a.look_at = std::min(a.look_at, late);
-    }
-    for (const Client* client : group->members) {
+    for (const auto& [id, client] : s.clients) {
+        Attendance& a = client->group->attendance;
         a.work = sum_of(a.work, client->seen.work());
         a.launches += client->seen.launches();
         a.clients += client->lately;
         a.at_rest += client->at_rest;
-        a.ended |= s.reservation.gang == id && !s.reservation.over && s.ended(*client);
+        a.ended |= s.reservation.gang == a.group && !s.reservation.over && s.ended(*client);
+        a.met |= free.has_one_against(*client, client->why());
+        a.met_lately |= free_lately.has_one_against(*client, client->why());
         if (!client->lately) continue;
         a.exclusive |= client->standing.exclusive();
-        const Observation& seen = client->seen;
-        const bool runs = client->active && !client->waiting, will_run = now < group->lingers_until;
-        a.ranks.add({.any = true,
-                     .behind = client->waiting || (runs && client->standing.behind),
-                     .saturate = client->waiting || ((runs || will_run) && seen.always_waits()),
-                     .duty = seen.duty()});
+        a.contends |= lately.has_one_against(*client, client->standing.why);
+        a.ranks.add(ranks_of(*client, now));
     }
-    if (!a.ranks.any) a.ranks = {.any = true, .behind = false, .saturate = false, .duty = 1.0};
-    for (const Client* client : s.lately) {
-        if (client->group == group) continue;
-        if (a.contends && a.met) break;
-        a.contends =
-            a.contends || std::any_of(group->members.begin(), group->members.end(), [&](const Client* member) {
-                return member->lately && !compatible(member->standing.why, client->why()) &&
-                       member->sm + client->sm > kFull;
-            });
-        if (client->group->planned > 0.0 || !s.contends_with(*client, *group)) continue;
-        a.met |= client->active;
-        a.met_lately = true;
-    }
-    return a;
+    for (const auto& group : s.groups)
+        if (group && !group->attendance.ranks.any)
+            group->attendance.ranks = {.any = true, .behind = false, .saturate = false, .duty = 1.0};
+}
+
+void Arbiter::State::attend(const Lease& lease, Nanoseconds now) {
+    Attendance& a = static_cast<Members*>(lease.group)->attendance;
+    a.busy = true;
+    a.wants |= lease.runs();
+    a.catches_up |= lease.catches_up && lease.runs();
+    if (lease.runs() && lease.deadline == kNever) return;
+    // A kernel that has waited for its peers before is thought to be long, so no estimate is believed for ever.
+    const Nanoseconds end = lease.runs() ? lease.deadline : std::min(lease.end, lease.stopped + p.quantum_min);
+    const Nanoseconds late = end + p.slack;
+    if (now >= late)
+        a.stuck = true;
+    else
+        a.look_at = std::min(a.look_at, late);
+}
+
+Attendance Arbiter::attendance(GroupId id) const {
+    const Members* group = state_->find_group(id);
+    return group ? group->attendance : Attendance{.group = id};
 }
 
 void Arbiter::hear(GroupId id, const Ranks& peers) {
@@ -188,18 +198,23 @@ void Arbiter::hear(GroupId id, const Ranks& peers) {
 void Arbiter::reserve(const std::vector<Planned>& planned, const Reservation& reservation, Nanoseconds now) {
     State& s = *state_;
     now = s.begin(now);
+    std::vector<Members*> before;  // those that had slots
     for (const auto& group : s.groups) {
         if (!group) continue;
-        double share = 0.0;
+        if (group->planned > 0.0) before.push_back(group.get());
+        group->planned = 0.0;
         group->catch_up = 0;
-        for (const Planned& each : planned) {
-            if (each.group != group->id) continue;
-            share = each.share;
-            group->catch_up = each.catch_up;
-        }
-        s.demand_changed |= (share > 0.0) != (group->planned > 0.0);
-        group->planned = share;
     }
+    size_t with_slots = 0;
+    for (const Planned& each : planned) {
+        Members* group = s.find_group(each.group);
+        if (!group) continue;
+        group->planned = each.share;
+        group->catch_up = each.catch_up;
+        ++with_slots;
+    }
+    s.demand_changed |= with_slots != before.size() ||
+                        std::any_of(before.begin(), before.end(), [](const Members* g) { return g->planned <= 0.0; });
     s.reservation = reservation;
     for (Lease& lease : s.leases.all()) {
         if (!lease.runs()) continue;

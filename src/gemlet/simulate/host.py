@@ -90,15 +90,15 @@ class Host:
         )
         self.engines = [Engine(one, timeline=timeline) for _ in range(workload.devices)]
         self._ranks: list[list[tuple[int, int]]] = []
-        self._gangs: Gangs | None = None
+        self.gangs: Gangs | None = None
         if workload.policy != NO_ARBITER:
-            self._gangs = Gangs(**workload.parameters)
+            self.gangs = Gangs(**workload.parameters)
             for engine in self.engines:
-                self._gangs.add(engine.arbiter)
+                self.gangs.add(engine.arbiter)
         for number, job in enumerate(workload.jobs):
             ranks = Ranks(len(job.devices))
-            if self._gangs is not None and job.program.kind == "ranks" and len(job.devices) > 1:
-                self._gangs.tie(job.group.name)
+            if self.gangs is not None and job.program.kind == "ranks" and len(job.devices) > 1:
+                self.gangs.tie(job.group.name)
             clients = []
             for device, late in zip_longest(job.devices, job.late, fillvalue=0):
                 engine = self.engines[device]
@@ -124,7 +124,7 @@ class Host:
 
     def run(self) -> HostOutcome:
         """Runs to the end of the workload's duration."""
-        play(self.engines, self._timeline, self._gangs)
+        play(self.engines, self._timeline, self.gangs)
         return HostOutcome([engine.outcome() for engine in self.engines], self._ranks, self._workload.duration)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemlet._native import Arbiter
 from gemlet.simulate.workload import SECOND, DeviceModel
 from tests.unit.arbiter.gang_host import DDP, DEVICE, EAGER, FSDP, MS, SATURATING, TENSOR, TWO_CYCLES, US, Jobs, sliced
 
@@ -66,6 +67,33 @@ def test_a_maximum_of_a_gang_binds_on_all_its_devices_at_the_same_time():
     jobs = Jobs((DDP, BOTH, {"max": 0.5})).run()
     for speed in jobs.speeds(0):
         assert speed == pytest.approx(0.5, abs=0.02)
+
+
+def test_gangs_keep_what_they_are_owed_while_other_devices_come_and_go():
+    """Programs name devices, and have some forgotten that they made up, as often as they like."""
+    jobs = Jobs((DDP, BOTH, {"min": 0.25}), (DDP, BOTH, {"min": 0.75}))
+    gangs = jobs.host.gangs
+
+    def come_and_go(at):
+        devices = [Arbiter("fair"), Arbiter("fair")]
+        for device in devices:
+            gangs.add(device)
+        gangs.settle(at)
+        for device in devices:
+            gangs.remove(device)
+            gangs.settle(at)
+        jobs.host.at(at + 5 * MS, lambda: come_and_go(at + 5 * MS))
+
+    first = Arbiter("fair")
+    for engine in jobs.host.engines:
+        gangs.remove(engine.arbiter)
+    for device in (first, *(engine.arbiter for engine in jobs.host.engines)):
+        gangs.add(device)
+    jobs.host.at(0, lambda: come_and_go(0))
+    jobs.host.at(SECOND, lambda: gangs.remove(first))
+    jobs.run()
+    for number, least in enumerate((0.25, 0.75)):
+        assert jobs.speed(number) == pytest.approx(least, abs=0.02)
 
 
 def test_gangs_that_cross_have_a_third_each():
