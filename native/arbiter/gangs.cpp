@@ -519,6 +519,9 @@ void Gangs::find_next(Nanoseconds now) {
         if (gang.phase == Gang::Phase::kIn || drained(gang)) continue;
         if (gang.phase == Gang::Phase::kFinishing) consider(gang.until + (gang.hangs ? p_.slack : p_.finish));
         consider(quiet_from(gang));
+        // What a rank had begun to submit as its turn ended is counted a little later.
+        if (!gang.hangs && stuck(gang, now))
+            consider(now + (gang.phase == Gang::Phase::kFinishing ? p_.slack : p_.finish));
         for (const Member& member : gang.members) consider(member.seen.look_at);
     }
     for (const Entry& entry : table_) consider(entry.from);

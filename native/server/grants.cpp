@@ -55,7 +55,7 @@ void Server::read_progress(Device& device, Attachment& a) {
 
 void Server::read_progress(Device& device) {
     for (auto& [id, a] : device.attachments)
-        if (a->holds) read_progress(device, *a);
+        if (a->holds || a->drains) read_progress(device, *a);
 }
 
 void Server::grant(Attachment& a, const Action& action) {

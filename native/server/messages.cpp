@@ -168,7 +168,8 @@ bool Server::handle(Client& client, const Message& message) {
             note(*attachment, "drained", at);
             read_progress(*device, *attachment);
             read_progress(*device);
-            device->arbiter->drained(attachment->id, at, now, epoch != attachment->over);
+            attachment->drains = epoch != attachment->over;
+            device->arbiter->drained(attachment->id, at, now, attachment->drains);
             break;
         }
         case MessageType::kContext:
@@ -212,6 +213,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     // will say is over.
     if (!std::exchange(a.holds, false)) device.arbiter->took(a.id, now);
     a.over = a.epoch;
+    a.drains = true;
     device.arbiter->stopped(a.id, reason, tail, now, message.flags & wire::kUnused);
     if (!wants) device.residency.idle(a.id, now);
     if (wants && !withheld(device, a, now)) device.arbiter->request(a.id, now);

@@ -116,6 +116,7 @@ struct Attachment {
     uint64_t rest = 0;  // what the driver last had of it beyond its slot
     bool mps = false;
     bool holds = false;           // the token, or did when it was last heard of: its page has news
+    bool drains = false;          // its turn ended with work in flight: a launch of it may yet be counted
     bool tied = false;            // it uses memory of other processes
     bool bounded = false;         // its turn has an end
     const char* state = "idle";   // for people

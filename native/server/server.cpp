@@ -208,7 +208,10 @@ void Server::tick() {
         settle_residency(*device, now);
         apply(*device, now);
     }
-    if (gangs_.next_event() <= now && !devices_.empty()) apply(*devices_.front(), now);
+    if (gangs_.next_event() <= now && !devices_.empty()) {
+        for (auto& device : devices_) read_progress(*device);
+        apply(*devices_.front(), now);
+    }
     agree(now);
     look_at_absent(now);
     settle_lost(now);

@@ -300,6 +300,8 @@ uint64_t watch_once(Device& device, Watch& watch) {
             send(message(device, wire::MessageType::kDrained, watch.draining));
             watch.drained = std::exchange(watch.draining, 0);
         } else {
+            // One that was in the driver when the turn ended counts, too: a peer may have to make it as well.
+            page.launches.store(device.pacer.launches(), std::memory_order_relaxed);
             sleep = kPollDraining;
         }
     } else if (state != TokenState::kRun) {

@@ -124,3 +124,20 @@ def test_one_drain_speaks_for_all_stops_before_it(serve: Callable[..., Served]) 
     a[0].stop(wire.IDLE, tail_ns=1_000_000)
     a[0].send(wire.REQUEST)
     run_until([*a, *b], lambda: run_together(b))
+
+
+def test_what_was_submitted_as_a_turn_ended_is_what_a_peer_submits_too(serve: Callable[..., Served]) -> None:
+    """The driver may take long for a launch, and the thread that counts may be late: both follow the end of the turn."""
+    s = serve(finish=600_000_000_000)
+    a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
+    start_crosswise(a, b)
+    run_until([*a, *b], lambda: run_together(a))
+    late, peer = a
+    for rank, launches in ((late, 90), (peer, 100)):
+        rank.page.put("launches", launches)
+    late.stop(wire.DEADLINE, tail_ns=1_000_000, wants=True)
+    peer.stop(wire.DEADLINE, wants=True)
+    wire.eventually(lambda: peer.state == wire.BLOCKED)  # its stop was heard of
+    late.page.put("launches", 103)
+    run_until(b, lambda: peer.state == wire.RUN)
+    assert peer.page.get("submissions", size=4) == 3
