@@ -25,14 +25,15 @@ bool Gangs::ended(const Gang& gang) const {
                        [](const Member& member) { return member.seen.ended; });
 }
 
+// What clients count is a claim. One that counts down, or starts anew, has submitted nothing since.
+uint32_t Gangs::counted(const Member& member, uint64_t before) {
+    constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
+    return static_cast<uint32_t>(std::min(member.seen.launches - std::min(before, member.seen.launches), kMost));
+}
+
 uint32_t Gangs::behind(const Gang& gang, const Member& member) {
     if (member.seen.at_rest == 0) return 0;
-    // What clients count is a claim. One that counts down, or starts anew, has submitted nothing since.
-    const auto since = [](const Member& each) -> uint32_t {
-        const uint64_t before = std::min(each.launches_at_rest, each.seen.launches);
-        constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
-        return static_cast<uint32_t>(std::min(each.seen.launches - before, kMost));
-    };
+    const auto since = [](const Member& each) { return counted(each, each.launches_at_rest); };
     uint32_t most = 0;
     for (const Member& other : gang.members) {
         if (other.seen.clients != 1) return 0;  // which of them would it be?
@@ -41,14 +42,19 @@ uint32_t Gangs::behind(const Gang& gang, const Member& member) {
     return most - std::min(most, since(member));
 }
 
+// Whether somebody can go on of whom it is known by how much. Counts begin when all were last at rest. Hosts need not
+// have come equally far then, so a rank that waits on its device may seem to be the one that is behind.
+bool Gangs::known_behind(const Gang& gang) {
+    return std::any_of(gang.members.begin(), gang.members.end(),
+                       [&](const Member& each) { return each.seen.at_rest > 0 && behind(gang, each) > 0; });
+}
+
 // Ranks submit the same, each to its own device. So one that is behind submits what its peers have on the device
-// already, and no more: they would have to go on for that in turn. Where ranks differ in what they submit, none may
-// seem to be behind; then all that are at rest go on.
+// already, and no more: they would have to go on for that in turn. Where none seems to be behind, all that are at rest
+// go on.
 void Gangs::go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const {
-    const bool known = std::any_of(gang.members.begin(), gang.members.end(),
-                                   [&](const Member& each) { return behind(gang, each) > 0; });
     reservation.submissions = behind(gang, member);
-    if (!known || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
+    if (!known_behind(gang) || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
 }
 
 // The rank that the others wait for has asked for nothing: there is nothing to wait for but its host. It catches up
@@ -60,10 +66,15 @@ bool Gangs::host_is_late(const Gang& gang, Nanoseconds now) const {
 }
 
 // How much it may submit though its gang is out of its slot. What one rank left on its device when the others were
-// stopped takes slices from the next gang, until its peers have submitted the same.
+// stopped takes slices from the next gang, until its peers have submitted the same. Where it is not known how much that
+// is, as much as it has submitted since the slot ended: so no more than twice what it takes.
 uint32_t Gangs::catch_up(const Gang& gang, const Member& member, Nanoseconds now) const {
     const bool may = gang.phase == Gang::Phase::kOut && !spent(gang) && stuck(gang, now);
-    return may ? behind(gang, member) : 0;
+    if (!may || member.seen.at_rest == 0) return 0;
+    if (known_behind(gang)) return behind(gang, member);
+    if (gang.hangs) return 0;
+    constexpr uint64_t kMost = 64;
+    return static_cast<uint32_t>(std::clamp<uint64_t>(counted(member, member.launches_at_end), 1, kMost));
 }
 
 bool Gangs::catches_up(const Gang& gang) {

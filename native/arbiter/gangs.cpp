@@ -98,6 +98,7 @@ void Gangs::find_members() {
                 const GroupId group = std::exchange(member.seen, was->seen).group;
                 member.seen.group = group;
                 member.launches_at_rest = was->launches_at_rest;
+                member.launches_at_end = was->launches_at_end;
                 member.idle = was->idle;
             }
             (was != before.end() ? gang.members : gang.away).push_back(member);
@@ -165,7 +166,7 @@ void Gangs::regroup(Gang& gang) {
     }
     for (Member& member : std::exchange(gang.away, {})) {
         member.idle = 0;
-        member.launches_at_rest = member.seen.launches;
+        member.launches_at_rest = member.launches_at_end = member.seen.launches;
         (member.works() ? there : away).push_back(member);
     }
     gang.members = std::move(there);
@@ -189,6 +190,11 @@ void Gangs::look(Nanoseconds now) {
         }
         if (drained(gang))
             for (Member& member : gang.members) member.launches_at_rest = member.seen.launches;
+        for (Member& member : gang.members) {
+            const bool finishes = gang.phase == Gang::Phase::kFinishing && member.seen.at_rest == 0;
+            if (!gang.planned || gang.phase == Gang::Phase::kIn || finishes)
+                member.launches_at_end = member.seen.launches;
+        }
         if (gang.wants)
             gang.wanted_at = now;
         else

@@ -44,6 +44,7 @@ class Gangs {
         Attendance seen = {};
         double least = 0.0;             // its minimum there
         uint64_t launches_at_rest = 0;  // how much it had submitted when all were last at rest
+        uint64_t launches_at_end = 0;   // ... when it came to rest at the end of its slot
         Nanoseconds idle = 0;           // how long it has had nothing to do while others of the gang had work there
         bool works() const { return seen.wants || seen.busy; }
     };
@@ -108,11 +109,13 @@ class Gangs {
     void over(Gang& gang, Nanoseconds now);
     bool stuck(const Gang& gang, Nanoseconds now) const;
     bool ended(const Gang& gang) const;  // its slot, for one of its ranks
+    static uint32_t counted(const Member& member, uint64_t before);  // what it has submitted since
     // How much less it has submitted, since all were at rest, than the peer that has submitted most. None while
     // something of it drains.
     static uint32_t behind(const Gang& gang, const Member& member);
     void go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const;
     bool host_is_late(const Gang& gang, Nanoseconds now) const;
+    static bool known_behind(const Gang& gang);
     uint32_t catch_up(const Gang& gang, const Member& member, Nanoseconds now) const;
     static bool catches_up(const Gang& gang);
     bool spent(const Gang& gang) const;

@@ -126,18 +126,47 @@ def test_one_drain_speaks_for_all_stops_before_it(serve: Callable[..., Served]) 
     run_until([*a, *b], lambda: run_together(b))
 
 
+def stop_one_rank(a: list[Rank], b: list[Rank], submitted: tuple[int, int]) -> Rank:
+    """A kernel of ``a``'s first rank waits on its device for the other one, which is returned."""
+    start_crosswise(a, b)
+    run_until([*a, *b], lambda: run_together(a))
+    late, peer = a
+    for rank, launches in zip(a, submitted, strict=True):
+        rank.page.put("launches", launches)
+        rank.page.put("work_ns", 1_000_000)
+    late.stop(wire.DEADLINE, tail_ns=1_000_000, wants=True)
+    peer.stop(wire.DEADLINE, wants=True)
+    wire.eventually(lambda: peer.state == wire.BLOCKED)  # its stop was heard of
+    return peer
+
+
 def test_what_was_submitted_as_a_turn_ended_is_what_a_peer_submits_too(serve: Callable[..., Served]) -> None:
     """The driver may take long for a launch, and the thread that counts may be late: both follow the end of the turn."""
     s = serve(finish=600_000_000_000)
     a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
-    start_crosswise(a, b)
-    run_until([*a, *b], lambda: run_together(a))
-    late, peer = a
-    for rank, launches in ((late, 90), (peer, 100)):
-        rank.page.put("launches", launches)
-    late.stop(wire.DEADLINE, tail_ns=1_000_000, wants=True)
-    peer.stop(wire.DEADLINE, wants=True)
-    wire.eventually(lambda: peer.state == wire.BLOCKED)  # its stop was heard of
-    late.page.put("launches", 103)
+    peer = stop_one_rank(a, b, (90, 100))
+    a[0].page.put("launches", 103)
+    run_until(b, lambda: peer.state == wire.RUN and peer.page.get("submissions", size=4) == 3)
+
+
+def test_a_rank_goes_on_for_its_peer_though_it_has_submitted_more(serve: Callable[..., Served]) -> None:
+    """When all were at rest, and counts began, the host of one was further than that of the other."""
+    s = serve(finish=600_000_000_000)
+    a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
+    peer = stop_one_rank(a, b, (90, 100))
     run_until(b, lambda: peer.state == wire.RUN)
-    assert peer.page.get("submissions", size=4) == 3
+
+
+def test_a_rank_that_catches_up_by_an_unknown_number_doubles_it(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
+    peer = stop_one_rank(a, b, (90, 100))
+    submitted = 100
+    for expected in (1, 1, 2, 4):
+        # While the slot still ends, its peer goes on without a number, until it is told to stop.
+        run_until([*b, peer], lambda: peer.state == wire.RUN and peer.page.get("submissions", size=4) > 0)
+        assert peer.page.get("submissions", size=4) == expected
+        submitted += expected
+        peer.page.put("launches", submitted)
+        peer.stop(wire.DEADLINE, wants=True)
+        wire.eventually(lambda: peer.state not in {wire.STOPPING, wire.RUN})
