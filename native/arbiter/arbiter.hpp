@@ -139,7 +139,7 @@ struct Attendance {
     uint64_t launches = 0;         // submitted by them, likewise
     Nanoseconds moved = 0;         // when a turn of theirs stopped or drained last
     uint32_t clients = 0;          // how many of them run or wait, or did a moment ago
-    uint32_t at_rest = 0;          // how many of its clients have nothing in flight that drains
+    uint32_t at_rest = 0;          // how many of these have nothing in flight that drains
     bool ended = false;            // one of them has stopped because its slot ends
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
     Ranks ranks = {};              // its clients here

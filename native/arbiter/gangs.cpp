@@ -166,11 +166,12 @@ void Gangs::regroup(Gang& gang) {
     }
     for (Member& member : std::exchange(gang.away, {})) {
         member.idle = 0;
-        member.launches_at_rest = member.launches_at_end = member.seen.launches;
+        member.launches_at_end = member.seen.launches;
         (member.works() ? there : away).push_back(member);
     }
     gang.members = std::move(there);
     gang.away = std::move(away);
+    for (Member& member : gang.members) member.launches_at_rest = member.seen.launches;  // counts begin together
     plan_anew_ |= gang.planned;
     gang.find_minimum();
 }

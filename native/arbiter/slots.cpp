@@ -156,8 +156,9 @@ void Arbiter::attend(Nanoseconds now) {
         Attendance& a = client->group->attendance;
         a.work = sum_of(a.work, client->seen.work());
         a.launches += client->seen.launches();
-        a.clients += client->lately;
-        a.at_rest += client->at_rest;
+        // A process of a job may have opened a device on which another one is the rank.
+        a.clients += client->lately || !client->at_rest;
+        a.at_rest += client->lately && client->at_rest;
         a.ended |= s.reservation.gang == a.group && !s.reservation.over && s.ended(*client);
         a.met |= free.has_one_against(*client, client->why());
         a.met_lately |= free_lately.has_one_against(*client, client->why());

@@ -149,24 +149,32 @@ def test_what_was_submitted_as_a_turn_ended_is_what_a_peer_submits_too(serve: Ca
     run_until(b, lambda: peer.state == wire.RUN and peer.page.get("submissions", size=4) == 3)
 
 
-def test_a_rank_goes_on_for_its_peer_though_it_has_submitted_more(serve: Callable[..., Served]) -> None:
-    """When all were at rest, and counts began, the host of one was further than that of the other."""
+@pytest.mark.parametrize("beside", [0, 1], ids=["each on its device", "each on both devices"])
+def test_a_rank_goes_on_for_its_peer_though_it_has_submitted_more(serve: Callable[..., Served], beside: int) -> None:
+    """When all were at rest, and counts began, the host of one was further than that of the other.
+
+    Processes of a job often open all devices of it: what does nothing on one is no rank there that could go on.
+    """
     s = serve(finish=600_000_000_000)
     a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
+    _idle = [rank for _ in range(beside) for rank in ranks_of(s.path, "a", tied=True)]
     peer = stop_one_rank(a, b, (90, 100))
     run_until(b, lambda: peer.state == wire.RUN)
 
 
-def test_a_rank_that_catches_up_by_an_unknown_number_doubles_it(serve: Callable[..., Served]) -> None:
+def test_a_rank_that_catches_up_by_an_unknown_number_at_most_doubles_it(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
     peer = stop_one_rank(a, b, (90, 100))
-    submitted = 100
-    for expected in (1, 1, 2, 4):
-        # While the slot still ends, its peer goes on without a number, until it is told to stop.
+    submitted, allowed = 100, 0
+    while allowed < 4:
+        # Its other turns, which are those of its slots, end as they do for all.
         run_until([*b, peer], lambda: peer.state == wire.RUN and peer.page.get("submissions", size=4) > 0)
-        assert peer.page.get("submissions", size=4) == expected
-        submitted += expected
+        allowed = peer.page.get("submissions", size=4)
+        assert allowed <= max(1, submitted - 100)
+        submitted += allowed
+        for rank in a:
+            rank.page.put("work_ns", 1_000_000 * submitted)
         peer.page.put("launches", submitted)
         peer.stop(wire.DEADLINE, wants=True)
         wire.eventually(lambda: peer.state not in {wire.STOPPING, wire.RUN})
