@@ -18,11 +18,9 @@ namespace {
 
 constexpr Nanoseconds kLook = 1'000'000'000;  // at programs that may have become others
 
-// Without a descriptor nobody can tell of one in a namespace that this daemon does not see.
 bool has_ended(const Absent& absent) {
-    if (absent.process.get() < 0) return absent.started == 0 || start_of(absent.pid) != absent.started;
     pollfd ended{absent.process.get(), POLLIN, 0};
-    return poll(&ended, 1, 0) != 0;
+    return absent.process.get() >= 0 && poll(&ended, 1, 0) != 0;
 }
 
 }  // namespace
@@ -33,7 +31,7 @@ bool Server::is_of(const Absent& absent, const Client& client) {
     return number != 0 && absent.pid <= 0 && number_of(absent.process.get()) == number;
 }
 
-// Whether its process runs another program by now. `image`: image_of() it.
+// Whether its process runs another program by now. `image`: of that.
 bool Server::is_replaced(const Absent& absent, uint64_t image, bool if_unknown) {
     return image != 0 && absent.image != 0 ? image != absent.image : if_unknown;
 }
@@ -75,8 +73,20 @@ void Server::end_absent_if(const std::function<bool(const Absent&)>& which) {
 void Server::look_at_absent(Nanoseconds now) {
     if (absent_.empty() || now < look_at_) return;
     look_at_ = now + kLook;
-    end_absent_if(
-        [](const Absent& absent) { return has_ended(absent) || is_replaced(absent, image_of(absent.pid), false); });
+    end_absent_if(has_ended);
+    for (auto& [id, absent] : absent_)
+        if (!std::exchange(absent.is_looked_at, true)) looks_.ask(absent.who, kAbsent | id, absent.pid);
+}
+
+void Server::looked_at_absent(uint32_t id, const Look& look) {
+    const auto found = absent_.find(id);
+    if (found == absent_.end()) return;
+    Absent& absent = found->second;
+    absent.is_looked_at = false;
+    // Without a descriptor nobody can tell of one in a namespace that this daemon does not see.
+    const bool is_unseen = absent.process.get() < 0 && (absent.started == 0 || look.started != absent.started);
+    if (is_unseen || is_replaced(absent, look.image, false)) return end_absent(id);
+    if (absent.image == 0) absent.image = look.image;
 }
 
 // The slot that the process had before, with what is in it.

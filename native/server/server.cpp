@@ -72,6 +72,7 @@ Server::Server(ServerOptions options)
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      looks_(wake_.get()),
       trace_(options_.trace),
       gangs_(options_.arbiter),
       host_memory_(options_.host_memory) {
@@ -285,8 +286,6 @@ bool Server::enter(std::unique_ptr<Client> client) {
     while (next_client_ == 0 || clients_.contains(next_client_)) ++next_client_;
     client->id = next_client_++;
     client->command = command_of(client->pid);
-    client->started = start_of(client->pid);
-    client->image = image_of(client->pid);
     // The socket alone would not tell of a death while a forked child still holds it.
     errno = 0;
     client->process = process_of(client->socket.get(), client->pid);
@@ -294,11 +293,35 @@ bool Server::enter(std::unique_ptr<Client> client) {
         turn_away(*client, "the daemon may not open more files");
         return false;
     }
-    watch(client->socket.get(), kSocket | client->id);
     if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);
     const uint32_t id = client->id;
+    looks_.ask(client->who, kSocket | id, client->pid);
     clients_[id] = std::move(client);
     return true;
+}
+
+// Clients are heard once it is known who they are.
+void Server::take_looks() {
+    for (const auto& [tag, look] : looks_.take()) {
+        const auto index = uint32_t(tag);
+        const uint64_t kind = tag & ~0xffffffffull;
+        if (kind == kAbsent) looked_at_absent(index, look);
+        if (kind == kUnmanaged) {
+            unmanaged_looked_at_.erase(pid_t(index));
+            unmanaged_.looked_at(pid_t(index), look.started);
+        }
+        if (kind != kSocket) continue;
+        const auto found = clients_.find(index);
+        if (found == clients_.end()) continue;
+        Client& client = *found->second;
+        client.started = look.started;
+        client.image = look.image;
+        try {
+            watch(client.socket.get(), kSocket | client.id);
+        } catch (const std::system_error&) {
+            drop(client, "left");
+        }
+    }
 }
 
 void Server::drop(Client& client, const char* why) {
@@ -369,6 +392,7 @@ void Server::run() {
                     senders.push_back(index);
             }
         }
+        take_looks();
         receive_from(senders);
         tick();
         arm_timer();

@@ -1,0 +1,36 @@
+// Looks at processes, beside the server's thread. The kernel lets nobody look at a program while it is in exec(2),
+// and there a program may stay for as long as it likes: it closes files, and their file system may be its own. So
+// each user's processes are looked at in a thread of their own, one after the other: who lets that wait keeps nobody
+// waiting but itself.
+#pragma once
+
+#include <sys/types.h>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/process.hpp"
+
+namespace gemlet::server {
+
+class Looks {
+  public:
+    struct Found {
+        uint64_t tag;
+        Look look;
+    };
+
+    // `wake`: an eventfd, written to when there is something to take.
+    explicit Looks(int wake);  // throws std::system_error
+
+    // `who`: whose process it is. Where the system allows no thread, nothing is found out of it.
+    void ask(const std::string& who, uint64_t tag, pid_t pid);
+    std::vector<Found> take();
+
+  private:
+    struct State;
+    std::shared_ptr<State> state_;  // of threads, too, which may outlive the server
+};
+
+}  // namespace gemlet::server
