@@ -8,6 +8,8 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <algorithm>
+#include <ctime>
+#include <utility>
 
 #include "server/process.hpp"
 #include "server/server.hpp"
@@ -36,14 +38,14 @@ bool Server::is_replaced(const Absent& absent, uint64_t image, bool if_unknown) 
     return image != 0 && absent.image != 0 ? image != absent.image : if_unknown;
 }
 
-Absent& Server::await(Absent absent) {
+std::pair<const uint32_t, Absent>& Server::await(Absent absent) {
     while (absent_.contains(next_absent_)) ++next_absent_;
     const uint32_t id = next_absent_++;
     epoll_event event{.events = EPOLLIN, .data = {.u64 = kAbsent | id}};
     // Without a descriptor, or a place in epoll, it is found to have ended when all are looked at.
     epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, absent.process.get(), &event);
     if (absent_.empty()) look_at_ = clock() + kLook;
-    return absent_.emplace(id, std::move(absent)).first->second;
+    return *absent_.emplace(id, std::move(absent)).first;
 }
 
 // It is there no more: what it held is free.
@@ -74,8 +76,23 @@ void Server::look_at_absent(Nanoseconds now) {
     if (absent_.empty() || now < look_at_) return;
     look_at_ = now + kLook;
     end_absent_if(has_ended);
-    for (auto& [id, absent] : absent_)
-        if (!std::exchange(absent.is_looked_at, true)) looks_.ask(absent.who, kAbsent | id, absent.pid);
+    for (auto& [id, absent] : absent_) inquire(id, absent);
+}
+
+void Server::inquire(uint32_t id, Absent& absent) {
+    if (!std::exchange(absent.is_looked_at, true)) inquiries_.ask(absent.who, kAbsent | id, absent.pid);
+}
+
+// Which programs they are from the daemon before, as far as the kernel says: one that comes may be another by then.
+void Server::await_inquiries() {
+    constexpr Nanoseconds kPatience = 1'000'000'000, kStep = 1'000'000;
+    const auto is_looked_at = [](const auto& entry) { return entry.second.is_looked_at; };
+    const Nanoseconds begin = clock();
+    while (std::any_of(absent_.begin(), absent_.end(), is_looked_at) && clock() - begin < kPatience) {
+        const timespec step{0, kStep};
+        nanosleep(&step, nullptr);
+        take_answers();
+    }
 }
 
 void Server::looked_at_absent(uint32_t id, const Look& look) {

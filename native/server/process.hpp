@@ -17,7 +17,7 @@ uint64_t number_of(int pidfd);
 
 uint64_t ticks_since_boot();
 
-// What may take for ever to find out (looks.hpp).
+// What may take for ever to find out (inquiries.hpp).
 struct Look {
     uint64_t started = 0;  // in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it
     // Names the program that the process runs: exec(2) changes it, and little else does. 0: unknown, for only some

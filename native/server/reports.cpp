@@ -133,7 +133,7 @@ void Server::look_at_unmanaged(Nanoseconds now) {
         if (kill(entry.pid, 0) != 0 && errno == ESRCH)
             ended.push_back(entry);
         else if (now >= look_at_unmanaged_ && unmanaged_looked_at_.insert(entry.pid).second)
-            looks_.ask("user " + std::to_string(entry.uid), kUnmanaged | uint32_t(entry.pid), entry.pid);
+            inquiries_.ask("user " + std::to_string(entry.uid), kUnmanaged | uint32_t(entry.pid), entry.pid);
     }
     if (now >= look_at_unmanaged_) look_at_unmanaged_ = now + kLook;
     for (const Unmanaged& entry : ended) unmanaged_.looked_at(entry.pid, 0);

@@ -72,7 +72,7 @@ Server::Server(ServerOptions options)
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
-      looks_(wake_.get()),
+      inquiries_(wake_.get()),
       trace_(options_.trace),
       gangs_(options_.arbiter),
       host_memory_(options_.host_memory) {
@@ -143,6 +143,7 @@ void Server::start() {
         device->residency.set_host(host_memory_);
         device->residency.bind_expected();
     }
+    await_inquiries();
     next_round_ = clock();
     begun_ = ticks_since_boot();
     arm_timer();
@@ -295,14 +296,14 @@ bool Server::enter(std::unique_ptr<Client> client) {
     }
     if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);
     const uint32_t id = client->id;
-    looks_.ask(client->who, kSocket | id, client->pid);
+    inquiries_.ask(client->who, kSocket | id, client->pid);
     clients_[id] = std::move(client);
     return true;
 }
 
 // Clients are heard once it is known who they are.
-void Server::take_looks() {
-    for (const auto& [tag, look] : looks_.take()) {
+void Server::take_answers() {
+    for (const auto& [tag, look] : inquiries_.take()) {
         const auto index = uint32_t(tag);
         const uint64_t kind = tag & ~0xffffffffull;
         if (kind == kAbsent) looked_at_absent(index, look);
@@ -344,7 +345,8 @@ void Server::drop(Client& client, const char* why) {
         Absent& absent =
             await({device, client.group, client.pid, client.uid, client.started, client.image, client.command,
                    client.process.duplicate(), client.who, client.administrator, std::move(attachment->use), now,
-                   contexts, attachment->id, has, std::move(attachment->slot)});
+                   contexts, attachment->id, has, std::move(attachment->slot)})
+                .second;
         absent.unconfirmed = attachment->unconfirmed;
         absent.said = attachment->said;
         device->attachments.erase(attachment->id);
@@ -392,7 +394,7 @@ void Server::run() {
                     senders.push_back(index);
             }
         }
-        take_looks();
+        take_answers();
         receive_from(senders);
         tick();
         arm_timer();

@@ -14,7 +14,7 @@
 
 #include "arbiter/gangs.hpp"
 #include "server/fair_limit.hpp"
-#include "server/looks.hpp"
+#include "server/inquiries.hpp"
 #include "server/registry.hpp"
 #include "server/unmanaged.hpp"
 #include "server/yielding_mutex.hpp"
@@ -193,7 +193,7 @@ class Server {
     void accept_client(Listener& listener);
     bool identify(Client& client, const std::optional<std::string>& group);
     bool enter(std::unique_ptr<Client> client);
-    void take_looks();
+    void take_answers();
     void turn_away(Client& client, const std::string& why);
     void drop(Client& client, const char* why);
     void watch(int fd, uint64_t tag);
@@ -205,7 +205,9 @@ class Server {
     std::vector<LedgerImage> ledgers();
 
     // absent.cpp
-    Absent& await(Absent absent);
+    std::pair<const uint32_t, Absent>& await(Absent absent);
+    void inquire(uint32_t id, Absent& absent);
+    void await_inquiries();
     void end_absent(uint32_t id);
     void end_absent_if(const std::function<bool(const Absent&)>& which);
     void look_at_absent(Nanoseconds now);
@@ -307,7 +309,7 @@ class Server {
         kSocket = 4ull << 32,
         kProcess = 5ull << 32,
         kAbsent = 6ull << 32,
-        kUnmanaged = 7ull << 32  // of looks alone
+        kUnmanaged = 7ull << 32  // of inquiries alone
     };
 
     const ServerOptions options_;
@@ -316,7 +318,7 @@ class Server {
     std::thread thread_;
     std::atomic<bool> stopping_{false};
     Descriptor epoll_, timer_, wake_, events_ready_, spare_;
-    Looks looks_;
+    Inquiries inquiries_;
     std::vector<std::unique_ptr<Listener>> listeners_;
     std::map<std::string, Group> groups_;
     std::vector<std::shared_ptr<Device>> devices_;

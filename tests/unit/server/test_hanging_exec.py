@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def is_looked_at() -> bool:
     """Some thread of the server's looks at a process."""
-    return any(task.joinpath("comm").read_text() == "gemlet-looks\n" for task in Path("/proc/self/task").iterdir())
+    return any(task.joinpath("comm").read_text() == "gemlet-inquires\n" for task in Path("/proc/self/task").iterdir())
 
 
 def test_nobody_waits_for_it(serve: Callable[..., Served]) -> None:

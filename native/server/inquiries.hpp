@@ -1,7 +1,7 @@
 // Looks at processes, beside the server's thread. The kernel lets nobody look at a program while it is in exec(2),
 // and there a program may stay for as long as it likes: it closes files, and their file system may be its own. So
-// each user's processes are looked at in a thread of their own, one after the other: who lets that wait keeps nobody
-// waiting but itself.
+// each user's processes are looked at in a few threads of their own: who lets them wait keeps nobody waiting but
+// itself.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 
 namespace gemlet::server {
 
-class Looks {
+class Inquiries {
   public:
     struct Found {
         uint64_t tag;
@@ -22,7 +22,7 @@ class Looks {
     };
 
     // `wake`: an eventfd, written to when there is something to take.
-    explicit Looks(int wake);  // throws std::system_error
+    explicit Inquiries(int wake);  // throws std::system_error
 
     // `who`: whose process it is. Where the system allows no thread, nothing is found out of it.
     void ask(const std::string& who, uint64_t tag, pid_t pid);
