@@ -7,15 +7,18 @@ for which nobody waits long.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
+import time
 from pathlib import Path
 
-PATIENCE = 0.02  # seconds; a look takes 50 us
+PATIENCE = 0.1  # seconds; a look takes 50 us, and more on a busy machine
+AFTERWARDS = 5.0  # for which nobody waits again for a user one of whose looks took longer
 
 _lock = threading.Lock()
-_late: set[int] = set()  # users whose last look has not ended yet
+_late: dict[int, float] = {}  # users one of whose looks took longer, and until when they are; never, until that ends
 
 
 def started(pid: int, uid: int) -> int:
@@ -23,7 +26,7 @@ def started(pid: int, uid: int) -> int:
     if uid in (0, os.getuid()):  # who is trusted
         return _look(pid)
     with _lock:
-        if uid in _late:
+        if _late.get(uid, 0.0) > time.monotonic():
             return 0
     answer: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -31,7 +34,8 @@ def started(pid: int, uid: int) -> int:
         found = _look(pid)
         with _lock:
             answer.put(found)
-            _late.discard(uid)
+            if _late.get(uid) == math.inf:
+                _late[uid] = time.monotonic() + AFTERWARDS
 
     try:
         threading.Thread(target=look, name="started", daemon=True).start()
@@ -41,7 +45,7 @@ def started(pid: int, uid: int) -> int:
     except queue.Empty:
         with _lock:
             if answer.empty():
-                _late.add(uid)
+                _late[uid] = math.inf
                 return 0
         return answer.get()
 
