@@ -95,15 +95,16 @@ void Server::await_inquiries() {
     }
 }
 
-void Server::looked_at_absent(uint32_t id, const Look& look) {
+void Server::looked_at_absent(uint32_t id, const std::optional<Look>& look) {
     const auto found = absent_.find(id);
     if (found == absent_.end()) return;
     Absent& absent = found->second;
     absent.is_looked_at = false;
+    if (!look) return;
     // Without a descriptor nobody can tell of one in a namespace that this daemon does not see.
-    const bool is_unseen = absent.process.get() < 0 && (absent.started == 0 || look.started != absent.started);
-    if (is_unseen || is_replaced(absent, look.image, false)) return end_absent(id);
-    if (absent.image == 0) absent.image = look.image;
+    const bool is_unseen = absent.process.get() < 0 && (absent.started == 0 || look->started != absent.started);
+    if (is_unseen || is_replaced(absent, look->image, false)) return end_absent(id);
+    if (absent.image == 0) absent.image = look->image;
 }
 
 // The slot that the process had before, with what is in it.

@@ -35,7 +35,7 @@ struct Inquiries::State {
     Descriptor wake;
 
     // With the mutex.
-    void tell(uint64_t tag, const Look& look) {
+    void tell(uint64_t tag, std::optional<Look> look) {
         found.push_back({tag, look});
         const uint64_t one = 1;
         const ssize_t ignored = write(wake.get(), &one, sizeof one);
@@ -78,7 +78,7 @@ void Inquiries::ask(const std::string& who, uint64_t tag, pid_t pid) {
     } catch (const std::system_error&) {
         if (threads == 0) {
             state_->users.erase(user);
-            state_->tell(tag, {});
+            state_->tell(tag, std::nullopt);
         }
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,13 @@ class Inquiries {
   public:
     struct Found {
         uint64_t tag;
-        Look look;
+        std::optional<Look> look;  // none: the system allows no thread
     };
 
     // `wake`: an eventfd, written to when there is something to take.
     explicit Inquiries(int wake);  // throws std::system_error
 
-    // `who`: whose process it is. Where the system allows no thread, nothing is found out of it.
+    // `who`: whose process it is.
     void ask(const std::string& who, uint64_t tag, pid_t pid);
     std::vector<Found> take();
 

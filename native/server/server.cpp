@@ -309,14 +309,14 @@ void Server::take_answers() {
         if (kind == kAbsent) looked_at_absent(index, look);
         if (kind == kUnmanaged) {
             unmanaged_looked_at_.erase(pid_t(index));
-            unmanaged_.looked_at(pid_t(index), look.started);
+            if (look) unmanaged_.looked_at(pid_t(index), look->started);
         }
         if (kind != kSocket) continue;
         const auto found = clients_.find(index);
         if (found == clients_.end()) continue;
         Client& client = *found->second;
-        client.started = look.started;
-        client.image = look.image;
+        client.started = look ? look->started : 0;
+        client.image = look ? look->image : 0;
         try {
             watch(client.socket.get(), kSocket | client.id);
         } catch (const std::system_error&) {

@@ -211,7 +211,7 @@ class Server {
     void end_absent(uint32_t id);
     void end_absent_if(const std::function<bool(const Absent&)>& which);
     void look_at_absent(Nanoseconds now);
-    void looked_at_absent(uint32_t id, const Look& look);
+    void looked_at_absent(uint32_t id, const std::optional<Look>& look);
     static bool is_of(const Absent& absent, const Client& client);  // they are one process
     static bool is_replaced(const Absent& absent, uint64_t image, bool if_unknown);
     std::optional<Absent> claim(const Device& device, const Client& client);
