@@ -8,6 +8,8 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <algorithm>
+#include <ctime>
+#include <utility>
 
 #include "server/process.hpp"
 #include "server/server.hpp"
@@ -18,11 +20,9 @@ namespace {
 
 constexpr Nanoseconds kLook = 1'000'000'000;  // at programs that may have become others
 
-// Without a descriptor nobody can tell of one in a namespace that this daemon does not see.
 bool has_ended(const Absent& absent) {
-    if (absent.process.get() < 0) return absent.started == 0 || start_of(absent.pid) != absent.started;
     pollfd ended{absent.process.get(), POLLIN, 0};
-    return poll(&ended, 1, 0) != 0;
+    return absent.process.get() >= 0 && poll(&ended, 1, 0) != 0;
 }
 
 }  // namespace
@@ -33,19 +33,19 @@ bool Server::is_of(const Absent& absent, const Client& client) {
     return number != 0 && absent.pid <= 0 && number_of(absent.process.get()) == number;
 }
 
-// Whether its process runs another program by now. `image`: image_of() it.
+// Whether its process runs another program by now. `image`: of that.
 bool Server::is_replaced(const Absent& absent, uint64_t image, bool if_unknown) {
     return image != 0 && absent.image != 0 ? image != absent.image : if_unknown;
 }
 
-Absent& Server::await(Absent absent) {
+std::pair<const uint32_t, Absent>& Server::await(Absent absent) {
     while (absent_.contains(next_absent_)) ++next_absent_;
     const uint32_t id = next_absent_++;
     epoll_event event{.events = EPOLLIN, .data = {.u64 = kAbsent | id}};
     // Without a descriptor, or a place in epoll, it is found to have ended when all are looked at.
     epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, absent.process.get(), &event);
     if (absent_.empty()) look_at_ = clock() + kLook;
-    return absent_.emplace(id, std::move(absent)).first->second;
+    return *absent_.emplace(id, std::move(absent)).first;
 }
 
 // It is there no more: what it held is free.
@@ -75,8 +75,36 @@ void Server::end_absent_if(const std::function<bool(const Absent&)>& which) {
 void Server::look_at_absent(Nanoseconds now) {
     if (absent_.empty() || now < look_at_) return;
     look_at_ = now + kLook;
-    end_absent_if(
-        [](const Absent& absent) { return has_ended(absent) || is_replaced(absent, image_of(absent.pid), false); });
+    end_absent_if(has_ended);
+    for (auto& [id, absent] : absent_) inquire(id, absent);
+}
+
+void Server::inquire(uint32_t id, Absent& absent) {
+    if (!std::exchange(absent.is_looked_at, true)) inquiries_.ask(absent.who, kAbsent | id, absent.pid);
+}
+
+// Which programs they are from the daemon before, as far as the kernel says: one that comes may be another by then.
+void Server::await_inquiries() {
+    constexpr Nanoseconds kPatience = 1'000'000'000, kStep = 1'000'000;
+    const auto is_looked_at = [](const auto& entry) { return entry.second.is_looked_at; };
+    const Nanoseconds begin = clock();
+    while (std::any_of(absent_.begin(), absent_.end(), is_looked_at) && clock() - begin < kPatience) {
+        const timespec step{0, kStep};
+        nanosleep(&step, nullptr);
+        take_answers();
+    }
+}
+
+void Server::looked_at_absent(uint32_t id, const std::optional<Look>& look) {
+    const auto found = absent_.find(id);
+    if (found == absent_.end()) return;
+    Absent& absent = found->second;
+    absent.is_looked_at = false;
+    if (!look) return;
+    // Without a descriptor nobody can tell of one in a namespace that this daemon does not see.
+    const bool is_unseen = absent.process.get() < 0 && (absent.started == 0 || look->started != absent.started);
+    if (is_unseen || is_replaced(absent, look->image, false)) return end_absent(id);
+    if (absent.image == 0) absent.image = look->image;
 }
 
 // The slot that the process had before, with what is in it.

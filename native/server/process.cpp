@@ -6,13 +6,15 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <functional>
 #include <memory>
-#include <string_view>
+#include <optional>
 #include <utility>
 
 #include "server/registry.hpp"
@@ -45,24 +47,52 @@ uint64_t number_of(int pidfd) {
     return fstat(pidfd, &file) == 0 ? uint64_t(file.st_ino) : 0;
 }
 
-uint64_t start_of(pid_t pid) {
-    char path[64], line[1024] = "";
+namespace {
+
+struct Stat {
+    char state = 0;
+    std::array<uint64_t, 53> fields = {};  // by their numbers in proc_pid_stat(5), from the fourth on
+};
+
+std::optional<Stat> stat_of(pid_t pid) {
+    char path[64], line[2048] = "";
     std::snprintf(path, sizeof path, "/proc/%d/stat", int(pid));
     const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), &std::fclose);
-    if (!file || !std::fgets(line, sizeof line, file.get())) return 0;
+    if (!file || !std::fgets(line, sizeof line, file.get())) return std::nullopt;
     const char* at = std::strrchr(line, ')');  // the name before it may contain anything
-    if (!at || at[1] != ' ') return 0;
-    const char state = at[2];
-    unsigned long long threads = 0, started = 0;
-    int field = 2;
-    for (++at; at && field < 22; at = std::strchr(at + 1, ' ')) {
-        ++field;
-        if (field == 20) std::sscanf(at, "%llu", &threads);
-        if (field == 22) std::sscanf(at, "%llu", &started);
+    if (!at || at[1] != ' ') return std::nullopt;
+    Stat found{.state = at[2]};
+    at = std::strchr(at + 2, ' ');
+    for (size_t field = 4; at && field < found.fields.size(); ++field) {
+        found.fields[field] = std::strtoull(at, nullptr, 10);
+        at = std::strchr(at + 1, ' ');
     }
+    return found;
+}
+
+uint64_t start_of(const Stat& stat) {
+    constexpr size_t kThreads = 20, kStarted = 22;
     // One whose first thread has ended looks like a dead one, but for the others.
-    if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
-    return started;
+    if (stat.state == 'X' || (stat.state == 'Z' && stat.fields[kThreads] <= 1)) return 0;
+    return stat.fields[kStarted];
+}
+
+// Where the program, its data and its stack were loaded. All of that is drawn anew for each exec(2), unless
+// randomization is off.
+uint64_t image_of(const Stat& stat) {
+    constexpr size_t kCode = 26, kEndOfCode = 27, kStack = 28, kData = 45, kEndOfData = 46, kHeap = 47;
+    if (stat.fields[kStack] == 0) return 0;
+    uint64_t image = 0;
+    for (const size_t field : {kCode, kEndOfCode, kStack, kData, kEndOfData, kHeap})
+        image = (image ^ stat.fields[field]) * 0x9e3779b97f4a7c15u + (image >> 29);
+    return std::max<uint64_t>(image, 1);
+}
+
+}  // namespace
+
+Look look_at(pid_t pid) {
+    const std::optional<Stat> stat = stat_of(pid);
+    return stat ? Look{start_of(*stat), image_of(*stat)} : Look{};
 }
 
 uint64_t ticks_since_boot() {
@@ -70,16 +100,6 @@ uint64_t ticks_since_boot() {
     clock_gettime(CLOCK_BOOTTIME, &t);
     return (uint64_t(t.tv_sec) * 1'000'000'000 + uint64_t(t.tv_nsec)) /
            (1'000'000'000 / uint64_t(sysconf(_SC_CLK_TCK)));
-}
-
-// What the kernel told the program at its start: where it was loaded, where its random bytes are. All of that is
-// drawn anew for each exec(2), unless randomization is off.
-uint64_t image_of(pid_t pid) {
-    char path[64], told[1024];
-    std::snprintf(path, sizeof path, "/proc/%d/auxv", int(pid));
-    const Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
-    const ssize_t size = file.get() < 0 ? 0 : read(file.get(), told, sizeof told);
-    return size > 0 ? std::hash<std::string_view>()({told, size_t(size)}) : 0;
 }
 
 std::string command_of(pid_t pid) {

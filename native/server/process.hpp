@@ -15,13 +15,16 @@ Descriptor process_of(int connection, pid_t pid);
 // Names the process for as long as the machine runs, also one whose pid has no meaning here; 0: the kernel cannot.
 uint64_t number_of(int pidfd);
 
-// When the process was started, in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it.
-uint64_t start_of(pid_t pid);
-uint64_t ticks_since_boot();  // likewise, now
+uint64_t ticks_since_boot();
 
-// Names the program that the process runs: exec(2) changes it, and little else does. 0: unknown, for only some may
-// look.
-uint64_t image_of(pid_t pid);
+// What may take for ever to find out (inquiries.hpp).
+struct Look {
+    uint64_t started = 0;  // in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it
+    // Names the program that the process runs: exec(2) changes it, and little else does. 0: unknown, for only some
+    // may look.
+    uint64_t image = 0;
+};
+Look look_at(pid_t pid);
 
 // Its name, printable; empty if there is none.
 std::string command_of(pid_t pid);

@@ -169,7 +169,7 @@ struct Client {
     pid_t pid = 0;
     uid_t uid = 0;
     uint64_t started = 0;              // ticks since boot; with `pid` it names one process for ever
-    uint64_t image = 0;                // image_of() it
+    uint64_t image = 0;                // as of Look
     std::string command, group;        // group is empty until it has joined
     std::optional<std::string> fixed;  // the group of the socket it came through
     std::string who;             // among whom connections, devices and slots are shared: its user, or that group
@@ -214,6 +214,7 @@ struct Absent {
     std::shared_ptr<const Noted> noted = {};    // by one that was killed; its ledger's
     Unconfirmed unconfirmed = {};               // of `has.fixed`
     Unconfirmed said = {};                      // as Attachment::said
+    bool is_looked_at = false;                  // it was asked about, and nothing has come of that yet
 };
 
 // The ledger of a group on a device that went with the daemon before, which was killed. Its members have it still,

@@ -1,13 +1,15 @@
 // What the server tells Python: events, the trace of steps, and the whole picture.
+#include <signal.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <unordered_set>
 #include <utility>
 
 #include "arbiter/saturating.hpp"
-#include "server/process.hpp"
+
 #include "server/server.hpp"
 
 namespace gemlet::server {
@@ -75,10 +77,10 @@ std::vector<Traced> Server::traced() {
 
 void Server::note_unmanaged(const Client& client, std::string group, const std::string& why) {
     unmanaged_.put({client.pid, client.uid, client.command, std::move(group), why, client.strict, clock(), false,
-                    start_of(client.pid), client.limited});
+                    client.started, client.limited});
 }
 
-// Also those that joined and use no device. Whether the others live is for the caller to find out, without the mutex.
+// Also those that joined and use no device.
 std::vector<Unmanaged> Server::unmanaged() const {
     std::vector<Unmanaged> all;
     std::unordered_set<pid_t> joined;
@@ -116,17 +118,25 @@ void Server::count(Device& device, Attachment& a) {
 }
 
 ServerView Server::view(bool listed) {
-    ServerView v = view_locked(listed);
+    {
+        const std::lock_guard lock(mutex_);
+        look_at_unmanaged(clock());
+    }
+    return view_locked(listed);
+}
+
+// One that has not been reaped, or whose pid is another one's by now, is seen to have ended a moment later.
+void Server::look_at_unmanaged(Nanoseconds now) {
+    constexpr Nanoseconds kLook = 1'000'000'000;
     std::vector<Unmanaged> ended;
-    std::erase_if(v.unmanaged, [&](const Unmanaged& entry) {
-        if (entry.started == 0 || start_of(entry.pid) == entry.started) return false;
-        ended.push_back(entry);
-        return true;
-    });
-    if (ended.empty()) return v;
-    std::lock_guard lock(mutex_);
-    for (const Unmanaged& entry : ended) unmanaged_.forget_if_started(entry.pid, entry.started);
-    return v;
+    for (const Unmanaged& entry : unmanaged_.entries()) {
+        if (kill(entry.pid, 0) != 0 && errno == ESRCH)
+            ended.push_back(entry);
+        else if (now >= look_at_unmanaged_ && unmanaged_looked_at_.insert(entry.pid).second)
+            inquiries_.ask("user " + std::to_string(entry.uid), kUnmanaged | uint32_t(entry.pid), entry.pid);
+    }
+    if (now >= look_at_unmanaged_) look_at_unmanaged_ = now + kLook;
+    for (const Unmanaged& entry : ended) unmanaged_.looked_at(entry.pid, 0);
 }
 
 namespace {

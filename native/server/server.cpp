@@ -72,6 +72,7 @@ Server::Server(ServerOptions options)
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      inquiries_(wake_.get()),
       trace_(options_.trace),
       gangs_(options_.arbiter),
       host_memory_(options_.host_memory) {
@@ -142,6 +143,7 @@ void Server::start() {
         device->residency.set_host(host_memory_);
         device->residency.bind_expected();
     }
+    await_inquiries();
     next_round_ = clock();
     begun_ = ticks_since_boot();
     arm_timer();
@@ -288,8 +290,6 @@ bool Server::enter(std::unique_ptr<Client> client) {
     while (next_client_ == 0 || clients_.contains(next_client_)) ++next_client_;
     client->id = next_client_++;
     client->command = command_of(client->pid);
-    client->started = start_of(client->pid);
-    client->image = image_of(client->pid);
     // The socket alone would not tell of a death while a forked child still holds it.
     errno = 0;
     client->process = process_of(client->socket.get(), client->pid);
@@ -297,11 +297,35 @@ bool Server::enter(std::unique_ptr<Client> client) {
         turn_away(*client, "the daemon may not open more files");
         return false;
     }
-    watch(client->socket.get(), kSocket | client->id);
     if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);
     const uint32_t id = client->id;
+    inquiries_.ask(client->who, kSocket | id, client->pid);
     clients_[id] = std::move(client);
     return true;
+}
+
+// Clients are heard once it is known who they are.
+void Server::take_answers() {
+    for (const auto& [tag, look] : inquiries_.take()) {
+        const auto index = uint32_t(tag);
+        const uint64_t kind = tag & ~0xffffffffull;
+        if (kind == kAbsent) looked_at_absent(index, look);
+        if (kind == kUnmanaged) {
+            unmanaged_looked_at_.erase(pid_t(index));
+            if (look) unmanaged_.looked_at(pid_t(index), look->started);
+        }
+        if (kind != kSocket) continue;
+        const auto found = clients_.find(index);
+        if (found == clients_.end()) continue;
+        Client& client = *found->second;
+        client.started = look ? look->started : 0;
+        client.image = look ? look->image : 0;
+        try {
+            watch(client.socket.get(), kSocket | client.id);
+        } catch (const std::system_error&) {
+            drop(client, "left");
+        }
+    }
 }
 
 void Server::drop(Client& client, const char* why) {
@@ -324,7 +348,8 @@ void Server::drop(Client& client, const char* why) {
         Absent& absent =
             await({device, client.group, client.pid, client.uid, client.started, client.image, client.command,
                    client.process.duplicate(), client.who, client.administrator, std::move(attachment->use), now,
-                   contexts, attachment->id, has, std::move(attachment->slot)});
+                   contexts, attachment->id, has, std::move(attachment->slot)})
+                .second;
         absent.unconfirmed = attachment->unconfirmed;
         absent.said = attachment->said;
         device->attachments.erase(attachment->id);
@@ -372,6 +397,7 @@ void Server::run() {
                     senders.push_back(index);
             }
         }
+        take_answers();
         receive_from(senders);
         tick();
         arm_timer();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 
 #include "arbiter/gangs.hpp"
 #include "server/fair_limit.hpp"
+#include "server/inquiries.hpp"
 #include "server/registry.hpp"
 #include "server/unmanaged.hpp"
 #include "server/yielding_mutex.hpp"
@@ -191,6 +193,7 @@ class Server {
     void accept_client(Listener& listener);
     bool identify(Client& client, const std::optional<std::string>& group);
     bool enter(std::unique_ptr<Client> client);
+    void take_answers();
     void turn_away(Client& client, const std::string& why);
     void drop(Client& client, const char* why);
     void watch(int fd, uint64_t tag);
@@ -202,10 +205,13 @@ class Server {
     std::vector<LedgerImage> ledgers();
 
     // absent.cpp
-    Absent& await(Absent absent);
+    std::pair<const uint32_t, Absent>& await(Absent absent);
+    void inquire(uint32_t id, Absent& absent);
+    void await_inquiries();
     void end_absent(uint32_t id);
     void end_absent_if(const std::function<bool(const Absent&)>& which);
     void look_at_absent(Nanoseconds now);
+    void looked_at_absent(uint32_t id, const std::optional<Look>& look);
     static bool is_of(const Absent& absent, const Client& client);  // they are one process
     static bool is_replaced(const Absent& absent, uint64_t image, bool if_unknown);
     std::optional<Absent> claim(const Device& device, const Client& client);
@@ -229,6 +235,7 @@ class Server {
     void emit(const char* kind, const Client& client, std::string text = {}, const Device* device = nullptr);
     void note_unmanaged(const Client& client, std::string group, const std::string& why);
     std::vector<Unmanaged> unmanaged() const;
+    void look_at_unmanaged(Nanoseconds now);
     ServerView view_locked(bool listed);
     static GroupView view_of(const Device& device, const GroupUsage& usage, const Group* group);
 
@@ -301,7 +308,8 @@ class Server {
         kListener = 3ull << 32,
         kSocket = 4ull << 32,
         kProcess = 5ull << 32,
-        kAbsent = 6ull << 32
+        kAbsent = 6ull << 32,
+        kUnmanaged = 7ull << 32  // of inquiries alone
     };
 
     const ServerOptions options_;
@@ -310,11 +318,14 @@ class Server {
     std::thread thread_;
     std::atomic<bool> stopping_{false};
     Descriptor epoll_, timer_, wake_, events_ready_, spare_;
+    Inquiries inquiries_;
     std::vector<std::unique_ptr<Listener>> listeners_;
     std::map<std::string, Group> groups_;
     std::vector<std::shared_ptr<Device>> devices_;
     std::map<uint32_t, std::unique_ptr<Client>> clients_;
     UnmanagedList unmanaged_;
+    Nanoseconds look_at_unmanaged_ = 0;
+    std::set<pid_t> unmanaged_looked_at_;  // asked about, and nothing has come of that yet
     std::vector<Event> events_;
     std::unordered_map<std::string, size_t> events_of_;  // of each user
     Trace trace_;
@@ -324,7 +335,7 @@ class Server {
     Nanoseconds agree_at_ = 0;  // at the earliest, and only if there was a message since, or somebody listens
     bool listened_ = false;
     uint64_t host_memory_;
-    uint64_t begun_ = 0;  // when it began to serve, in ticks since boot as start_of() a process
+    uint64_t begun_ = 0;  // when it began to serve, in ticks since boot as of Look
     uint64_t denied_ = 0;
     std::map<std::string, ForeignSocket> sockets_before_;  // by path: those of the daemon before, until listen()
     std::map<uint32_t, Absent> absent_;

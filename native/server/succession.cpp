@@ -155,9 +155,11 @@ void Server::inherit_ledger(const LedgerImage& image) {
         if (is_lost) slot.set_used(held.used);
         // Its place on the device is not another's before it comes: like one that left, and is there still.
         const ClientId there = next_attachment_++;
-        await({device, image.group, held.pid, held.uid, held.started, image_of(held.pid), command_of(held.pid),
-               std::move(process), held.who, held.administrator, FairPlace(), now, held.contexts, there, held.has,
-               std::move(slot), is_lost ? held.before : wire::kLedgerSlots, held.untracked, noted});
+        auto& [id, absent] =
+            await({device, image.group, held.pid, held.uid, held.started, 0, command_of(held.pid), std::move(process),
+                   held.who, held.administrator, FairPlace(), now, held.contexts, there, held.has, std::move(slot),
+                   is_lost ? held.before : wire::kLedgerSlots, held.untracked, noted});
+        inquire(id, absent);
         if (is_lost) lost_.back().known.insert(held.before);
         const GroupId id_there = group == groups_.end() ? kNoGroup : group_on(*device, group->second, now);
         device->residency.expect(there, id_there, held.has.fixed, held.has.movable, held.has.mapped, now);

@@ -7,10 +7,11 @@
 namespace gemlet::server {
 
 void UnmanagedList::put(Unmanaged entry) {
-    if (entry.pid <= 0 || entry.started == 0) return;  // nobody could say when it has ended
+    if (entry.pid <= 0) return;  // nobody could say when it has ended
     for (Unmanaged& known : entries_) {
-        if (known.pid != entry.pid || known.started != entry.started) continue;
+        if (known.pid != entry.pid || (entry.started != 0 && known.started != entry.started)) continue;
         entry.since = known.since;
+        entry.started = known.started;
         known = std::move(entry);
         return;
     }
@@ -30,8 +31,12 @@ void UnmanagedList::forget(pid_t pid) {
     std::erase_if(entries_, [&](const Unmanaged& known) { return known.pid == pid; });
 }
 
-void UnmanagedList::forget_if_started(pid_t pid, uint64_t started) {
-    std::erase_if(entries_, [&](const Unmanaged& known) { return known.pid == pid && known.started == started; });
+void UnmanagedList::looked_at(pid_t pid, uint64_t started) {
+    std::erase_if(entries_, [&](Unmanaged& known) {
+        if (known.pid != pid) return false;
+        if (known.started == 0) known.started = started;
+        return started == 0 || known.started != started;
+    });
 }
 
 }  // namespace gemlet::server

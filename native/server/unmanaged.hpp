@@ -30,7 +30,7 @@ class UnmanagedList {
 
     void put(Unmanaged entry);  // instead of what was known of its pid
     void forget(pid_t pid);
-    void forget_if_started(pid_t pid, uint64_t started);
+    void looked_at(pid_t pid, uint64_t started);  // forgets it, if that shows that it has ended
     const std::vector<Unmanaged>& entries() const { return entries_; }
 
   private:

@@ -166,7 +166,7 @@ class Audit:
             descriptor = os.pidfd_open(pid)
             try:
                 who = self._find(pid)  # after the pidfd: it is the same process until the signal
-                if who is not None and who.started == started:
+                if who is not None and 0 != who.started == started:
                     signal.pidfd_send_signal(descriptor, number)
                     return True
             finally:

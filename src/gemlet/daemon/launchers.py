@@ -86,4 +86,4 @@ class Launchers:
     def back(self, told: Told) -> Launcher | None:
         """A launcher of the daemon before, as `of`: None if it is gone, or there is no place for it."""
         found = self.of(Peer(told.pid, told.uid))
-        return found if found is not None and self._told[found].started == told.started else None
+        return found if found is not None and 0 != self._told[found].started == told.started else None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from gemlet.daemon.aside import Aside
-from gemlet.daemon.processes import start_of
+from gemlet.devices.mps import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,5 +132,6 @@ def _living(slots: list[Slot], opened: contextlib.ExitStack) -> Iterator[dict[st
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(slot.pid)
             opened.callback(os.close, descriptor)
-            if start_of(slot.pid) == slot.started:
+            found = process(slot.pid)
+            if found is not None and found.started in (0, slot.started):  # of one of which that is not known all counts
                 yield msgspec.structs.asdict(slot) | {"fd": descriptor}

@@ -100,7 +100,7 @@ class Mps:
         """
         known = self._remembered
         alive = mps.process(known.pid) if known else None
-        if known and alive and alive.started != known.started:
+        if known and alive and alive.started not in (0, known.started):
             alive = None
         state = decide(known.intent if known else None, alive=alive is not None)
         if state in ("off", "failed"):

@@ -61,7 +61,9 @@ class ProcessLauncher:
 
 
 def start_of(pid: int) -> int:
-    """When the process was started, in ticks since boot: with its pid it names it for ever. 0 if there is none."""
+    """When the process was started, in ticks since boot: with its pid it names it for ever. 0 if there is none, or
+    nobody can tell now.
+    """
     found = process(pid)
     return found.started if found is not None else 0
 

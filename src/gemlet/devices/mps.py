@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import stat
@@ -22,6 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemlet.devices.started import started
 from gemlet.errors import DeviceError
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -36,16 +36,16 @@ PID_SECONDS = 2.0  # from the end of `-d` to the pid file
 END_SECONDS = 0.5  # for a stopped child to be gone
 
 
-_UID = re.compile(r"Uid:\s+\d+\s+\d+")  # of /proc/PID/status: real, effective, ...
-
-
 class MpsError(DeviceError):
     """The control program is missing, fails, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process as /proc shows it now. ``started``: clock ticks since boot; with it a pid names one process only."""
+    """A process as /proc shows it now.
+
+    ``started``: clock ticks since boot; with it a pid names one process only. 0: not known now.
+    """
 
     pid: int
     uid: int
@@ -98,18 +98,20 @@ def process(pid: int) -> Process | None:
     """The process, or None if it has ended."""
     directory = Path("/proc", str(pid))
     try:
-        # `pid (command) state ...`: the command may contain anything, so the last parenthesis counts.
-        before, _, after = (directory / "stat").read_text(errors="replace").rpartition(")")
         # Not the owner of the directory: that is root's for a process that must not be traced.
-        uid = next(line for line in (directory / "status").read_text(errors="replace").splitlines() if _UID.match(line))
-    except (OSError, StopIteration):
+        lines = (directory / "status").read_text(errors="replace").splitlines()
+        command = (directory / "comm").read_text(errors="replace").removesuffix("\n")
+    except OSError:
         return None
-    fields = after.split()  # from the third of proc_pid_stat(5) on
-    if len(fields) < 20 or fields[0] == "X":
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    try:
+        state, uid, threads = status["State"][0], int(status["Uid"][1]), int(status["Threads"][0])
+    except (KeyError, IndexError, ValueError):
         return None
-    if fields[0] == "Z" and int(fields[17]) <= 1:  # ended, and not yet collected: it has no thread but the first
+    # A zombie has ended, and is not yet collected, if it has no thread but the first.
+    if state == "X" or (state == "Z" and threads <= 1):
         return None
-    return Process(pid=pid, uid=int(uid.split()[2]), command=before.partition("(")[2], started=int(fields[19]))
+    return Process(pid=pid, uid=uid, command=command, started=started(pid, uid))
 
 
 def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:

@@ -79,8 +79,8 @@ def test_behind_one_that_ends_the_connection(serve: Callable[..., Served], refus
     polite = RawClient(s.path)
     for _ in range(ROUNDS):
         hostile = RawClient(s.path, join=False)
-        hostile.socket.send(b"rubbish")
         try:
+            hostile.socket.send(b"rubbish")
             hostile.socket.send(between)
             send_lingering(hostile.socket, hello())
         except OSError:
