@@ -50,8 +50,8 @@ bool Gangs::known_behind(const Gang& gang) {
 }
 
 // Ranks submit the same, each to its own device. So one that is behind submits what its peers have on the device
-// already, and no more: they would have to go on for that in turn. Where none seems to be behind, all that are at rest
-// go on.
+// already, and no more: they would have to go on for that in turn. Where none seems to be behind, all that are at
+// rest go on.
 void Gangs::go_on_for_peers(const Gang& gang, const Member& member, Reservation& reservation) const {
     reservation.submissions = behind(gang, member);
     if (!known_behind(gang) || reservation.submissions > 0) reservation.go_on = member.seen.at_rest;
@@ -66,8 +66,8 @@ bool Gangs::host_is_late(const Gang& gang, Nanoseconds now) const {
 }
 
 // How much it may submit though its gang is out of its slot. What one rank left on its device when the others were
-// stopped takes slices from the next gang, until its peers have submitted the same. Where it is not known how much that
-// is, as much as it has submitted since the slot ended: so no more than twice what it takes.
+// stopped takes slices from the next gang, until its peers have submitted the same. Where it is not known how much
+// that is, as much as it has submitted since the slot ended: so no more than twice what it takes.
 uint32_t Gangs::catch_up(const Gang& gang, const Member& member, Nanoseconds now) const {
     const bool may = gang.phase == Gang::Phase::kOut && !spent(gang) && stuck(gang, now);
     if (!may || member.seen.at_rest == 0) return 0;

@@ -108,7 +108,7 @@ class Gangs {
     void begin(Gang& gang, Nanoseconds until, double due, bool fills);
     void over(Gang& gang, Nanoseconds now);
     bool stuck(const Gang& gang, Nanoseconds now) const;
-    bool ended(const Gang& gang) const;  // its slot, for one of its ranks
+    bool ended(const Gang& gang) const;                              // its slot, for one of its ranks
     static uint32_t counted(const Member& member, uint64_t before);  // what it has submitted since
     // How much less it has submitted, since all were at rest, than the peer that has submitted most. None while
     // something of it drains.

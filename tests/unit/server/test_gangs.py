@@ -141,7 +141,7 @@ def stop_one_rank(a: list[Rank], b: list[Rank], submitted: tuple[int, int]) -> R
 
 
 def test_what_was_submitted_as_a_turn_ended_is_what_a_peer_submits_too(serve: Callable[..., Served]) -> None:
-    """The driver may take long for a launch, and the thread that counts may be late: both follow the end of the turn."""
+    """The driver may take long for a launch, and who counts may be late: both follow the end of the turn."""
     s = serve(finish=600_000_000_000)
     a, b = (ranks_of(s.path, name, tied=True) for name in "ab")
     peer = stop_one_rank(a, b, (90, 100))
