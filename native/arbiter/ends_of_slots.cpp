@@ -46,7 +46,7 @@ uint32_t Gangs::behind(const Gang& gang, const Member& member) {
 // have come equally far then, so a rank that waits on its device may seem to be the one that is behind.
 bool Gangs::known_behind(const Gang& gang) {
     return std::any_of(gang.members.begin(), gang.members.end(),
-                       [&](const Member& each) { return each.seen.at_rest > 0 && behind(gang, each) > 0; });
+                       [&](const Member& each) { return behind(gang, each) > 0; });
 }
 
 // Ranks submit the same, each to its own device. So one that is behind submits what its peers have on the device

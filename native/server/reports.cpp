@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "arbiter/saturating.hpp"
-
 #include "server/server.hpp"
 
 namespace gemlet::server {
