@@ -35,15 +35,14 @@ def _attributes(node: int) -> bytes:
 
 
 def _answer(operation: int, node: int) -> bytes | None:
-    match operation:
-        case 26:  # _INIT
-            return struct.pack("<4I2H2I2H8I", 7, 31, 1 << 16, 0, 16, 12, 1 << 16, 1, 0, 0, *[0] * 8)
-        case 1:  # _LOOKUP
-            return struct.pack("<4Q2I", _FILE, 0, 1, 1, 0, 0) + _attributes(_FILE)
-        case 3:  # _GETATTR
-            return struct.pack("<Q2I", 1, 0, 0) + _attributes(node)
-        case 14:  # _OPEN
-            return struct.pack("<Q2I", 1, 0, 0)
+    if operation == _INIT:
+        return struct.pack("<4I2H2I2H8I", 7, 31, 1 << 16, 0, 16, 12, 1 << 16, 1, 0, 0, *[0] * 8)
+    if operation == _LOOKUP:
+        return struct.pack("<4Q2I", _FILE, 0, 1, 1, 0, 0) + _attributes(_FILE)
+    if operation == _GETATTR:
+        return struct.pack("<Q2I", 1, 0, 0) + _attributes(node)
+    if operation == _OPEN:
+        return struct.pack("<Q2I", 1, 0, 0)
     return None
 
 

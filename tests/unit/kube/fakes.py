@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemlet.errors import DaemonUnreachable, Refused
+from gemlet.kube import cdi
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import terms
@@ -93,6 +94,18 @@ class Stuck:
             unlink(path, missing_ok)
 
         monkeypatch.setattr(Path, "unlink", tried)
+
+
+def full_once(monkeypatch: Any) -> None:
+    """The next CDI file cannot be written, as on a disk that is full; those after it can."""
+    write, full = cdi.write, [28]
+
+    def tried(*given: Any) -> bool:
+        if full:
+            raise OSError(full.pop(), "No space left on device")
+        return write(*given)
+
+    monkeypatch.setattr(cdi, "write", tried)
 
 
 class FakeApi:

@@ -300,14 +300,7 @@ class TestFiles:
             node.book.withhold(f"claim-{uid}", "hostile")
         book = node.restart()
         run(book.restore())
-        write, full = cdi.write, [28]
-
-        def tried(*given):
-            if full:
-                raise OSError(full.pop(), "No space left on device")
-            return write(*given)
-
-        monkeypatch.setattr(cdi, "write", tried)
+        fakes.full_once(monkeypatch)
         with pytest.raises(OSError, match="No space left"):
             book.release_unseen()
         assert len(cdi.share_ids(node.cdi)) == 2

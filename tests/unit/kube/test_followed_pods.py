@@ -258,14 +258,7 @@ class TestFollower:
         hostile["spec"]["containers"][0]["resources"] = {"claims": [{"name": uid} for uid in claims_of]}
         run(applied(follower, hostile))
         assert cdi.share_ids(node.cdi) == set()
-        write, full = cdi.write, [28]
-
-        def tried(*given):
-            if full:
-                raise OSError(full.pop(), "No space left on device")
-            return write(*given)
-
-        monkeypatch.setattr(cdi, "write", tried)
+        fakes.full_once(monkeypatch)
         run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert len(cdi.share_ids(node.cdi)) == 2
         assert node.book.incomplete(run(node.daemon.shares()))
