@@ -1,8 +1,9 @@
 """`gemlet demo` on a simulated machine.
 
 Its programs and its daemon share this machine's processors with whatever else runs, so it measures noise and promise
-together: a promise that holds in one of a few attempts holds, and the floor of the total is loose. `bench/` measures
-what a quiet machine or a GPU gives.
+together: a promise that holds in one of a few attempts holds, and the floor of the total is loose. An attempt in which
+its programs waited for a processor shows nothing, as the demo itself says. `bench/` measures what a quiet machine or a
+GPU gives.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from tests.waiting import eventually
 
 ATTEMPTS = 3
 LEAST_TOTAL = 0.8
+BUSY_NOTE = "processors were busy with other work"
 
 
 @pytest.mark.alone
 @pytest.mark.slow
 def test_the_promises_are_kept(gemlet):
+    busy = []
     for attempt in range(ATTEMPTS):
         done = gemlet("demo", "--json", "--seconds", "5", "--simulate")
         result = json.loads(done.stdout)
@@ -36,10 +39,13 @@ def test_the_promises_are_kept(gemlet):
         assert [group["min"] for group in result["groups"]] == [0.5, 0.3, 0.2]
         assert all(group.keys() == {"name", "min", "max", "share", "worst_1s_error"} for group in result["groups"])
         kept = all(abs(group["share"] - group["min"]) <= 0.05 for group in result["groups"])
-        assert done.returncode == (0 if kept else 1)
+        busy.append(BUSY_NOTE in done.stderr)
+        assert done.returncode == (0 if kept or busy[-1] else 1), done.stderr
         if kept and result["total_share"] > LEAST_TOTAL:
             return
         print(f"attempt {attempt + 1}, load {os.getloadavg()[0]:.1f}: {done.stdout}{done.stderr}")
+    if all(busy):
+        pytest.skip(f"the demo's programs waited for a busy processor in all {ATTEMPTS} attempts")
     pytest.fail(f"none of {ATTEMPTS} attempts kept the promises; see what they measured above")
 
 
