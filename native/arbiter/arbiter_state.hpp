@@ -95,6 +95,7 @@ struct Arbiter::State {
     bool admits(const Group& group) const;
     bool contends_with(const Client& client, const Members& group) const;
     bool awaits_slot(const Client& client) const;
+    bool waited_for(const Client& client) const;
     bool drains(const Client& client) const;
     bool ended(const Client& client) const;
     const Members* slot_owner() const;

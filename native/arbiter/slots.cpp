@@ -66,6 +66,13 @@ bool Arbiter::State::awaits_slot(const Client& client) const {
     });
 }
 
+// Whether others wait for what it leaves of its slot. It need not end for them: best effort has what pauses leave.
+bool Arbiter::State::waited_for(const Client& client) const {
+    return std::any_of(groups.begin(), groups.end(), [&](const auto& other) {
+        return other && other.get() != client.group && other->waiting > 0 && contends_with(client, *other);
+    });
+}
+
 // When slots end its turn.
 Nanoseconds Arbiter::State::slot_end(const Lease& lease, Nanoseconds now) const {
     const Group& group = *lease.group;

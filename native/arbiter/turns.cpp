@@ -187,7 +187,7 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     if (!is_over && !lease.catches_up) terms = policy->terms(turn, contenders, now);
     const Nanoseconds slot = slot_end(lease, now);
     terms.deadline = std::min({terms.deadline, lease.latest, slot});
-    terms.contended |= slot != kNever;
+    terms.contended |= slot != kNever || (lease.slotted && waited_for(*lease.client));
     const Conditions conditions = conditions_for(lease, terms.deadline, terms.contended);
     const bool moved = terms.deadline == kNever || lease.deadline == kNever
                            ? terms.deadline != lease.deadline

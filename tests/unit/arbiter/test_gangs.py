@@ -192,12 +192,13 @@ def test_ranks_that_slices_would_keep_below_their_minimum_are_not_tried(host, de
 
 
 def test_a_tensor_parallel_service_goes_before_a_training():
+    """Nobody else was to have its slot, so its pauses of 20 ms ended only after 5, and the training had 0.71."""
     service = replace(TENSOR, host=20 * MS)
     terms = {"priority": "latency"}, {"priority": "best-effort"}
     jobs = Jobs((service, BOTH, terms[0]), (DDP, BOTH, terms[1])).run()
     assert jobs.speed(0) >= 0.9
     left = 1 - jobs.outcome.work(0, SECOND) / (len(BOTH) * 2 * SECOND)
-    assert jobs.speed(1) >= 0.7 * left
+    assert jobs.speed(1) >= 0.82 * left
 
 
 def test_a_long_request_of_a_service_is_not_interrupted_for_a_best_effort_training():
@@ -208,7 +209,7 @@ def test_a_long_request_of_a_service_is_not_interrupted_for_a_best_effort_traini
     jobs = Jobs((service, BOTH, terms[0]), (DDP, BOTH, terms[1]), seconds=4).run()
     assert jobs.speed(0) >= 0.98
     left = 1 - jobs.outcome.work(0, SECOND) / (len(BOTH) * 3 * SECOND)
-    assert jobs.speed(1) >= 0.9 * left
+    assert jobs.speed(1) >= 0.97 * left
 
 
 @pytest.mark.parametrize("gone", ["killed", "stopped"])
