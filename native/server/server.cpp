@@ -254,7 +254,7 @@ bool Server::identify(Client& client, const std::optional<std::string>& group) {
     client.refuses_files = options_.refuse_files && refuse_files(client.socket.get());
     client.fixed = group;
     client.since = clock();
-    client.who = group ? who_of_group(*group) : "user " + std::to_string(peer.uid);
+    client.who = group ? who_of_group(*group) : "user " + std::to_string(accounts_.of(peer.uid));
     client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid());
     return true;
 }
