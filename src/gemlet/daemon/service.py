@@ -114,6 +114,7 @@ class Service:
             devices=self.devices,
             mps=self.mps,
             users=self.users,
+            account=self.subordinates.account,
             book=self.book,
             configuration=self.configuration,
             events=self.events,
