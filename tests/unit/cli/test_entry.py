@@ -68,3 +68,14 @@ def test_what_is_opened_next_is_not_taken_for_a_stream_nor_left_to_programs():
         ["sh", "-c", line, sys.executable, code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stderr == "True ['/dev/null', '/dev/null'] False 1\n"
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["completion", "bash"], ["run", "-h"]])
+def test_a_reader_that_has_gone_is_no_error(arguments):
+    """`gemlet status | head`, in a script with pipefail."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gemlet", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
