@@ -255,7 +255,9 @@ bool Server::identify(Client& client, const std::optional<std::string>& group) {
     client.fixed = group;
     client.since = clock();
     client.who = group ? who_of_group(*group) : "user " + std::to_string(accounts_.of(peer.uid));
-    client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid());
+    // Root in a container is not root of this machine.
+    client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid()) &&
+                           is_near(process_of(client.socket.get(), peer.pid).get(), peer.pid);
     return true;
 }
 

@@ -20,7 +20,7 @@ from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.daemon.groups import no_group
 from gemlet.errors import DaemonUnreachable, GemletError, UsageError
-from gemlet.kube.edits import container_edits
+from gemlet.kube.edits import container_edits, mps_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -157,7 +157,8 @@ def _docker_options(membership: environment.Membership, *, under_mps: bool) -> l
         strict=membership.strict,
         own_path=True,
     )
-    mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
+    places = [*edits.mounts, *(mps_mounts(membership.mps) if under_mps else ())]
+    mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in places]
     options = [f"-v {_word(mount)}" for mount in mounts]
     if under_mps:
         options.append("--ipc=host")  # MPS's server and its clients share memory

@@ -21,7 +21,7 @@ from gemlet.daemon import protocol
 from gemlet.daemon.answer_order import AnswerOrder
 from gemlet.daemon.fair_limit import may_take_another
 from gemlet.daemon.foreign_files import Listener
-from gemlet.daemon.processes import Peer, administers, peer_of
+from gemlet.daemon.processes import Peer, administers, caller
 from gemlet.daemon.requests import (
     AnyRequest,
     Environment,
@@ -54,10 +54,14 @@ Handler = Callable[[AnyRequest, Peer], Awaitable[Any]]
 
 
 class Api:
-    """Serves ``handler`` on a Unix socket. ``account``: the uid as which a uid is counted."""
+    """Serves ``handler`` on a Unix socket. ``account``: the uid as which a uid is counted. ``shared``: users who do not
+    trust each other meet here."""
 
-    def __init__(self, handler: Handler, account: Callable[[int], int] = lambda uid: uid) -> None:
+    def __init__(
+        self, handler: Handler, account: Callable[[int], int] = lambda uid: uid, *, shared: bool = False
+    ) -> None:
         self._handler = handler
+        self._shared = shared
         self._account = account
         self._open: set[asyncio.StreamWriter] = set()
         self._connections: Counter[int] = Counter()  # that are served, by account
@@ -110,7 +114,7 @@ class Api:
         self._conversations.add(task)
         task.add_done_callback(self._conversations.discard)
         try:
-            peer = peer_of(writer.get_extra_info("socket"))
+            peer = caller(writer.get_extra_info("socket"), shared=self._shared)
             account = self._account(peer.uid)
             if self._has_room(peer.uid, account):
                 self._connections[account] += 1

@@ -180,3 +180,16 @@ def test_places_come_back(serve: Callable[..., Served]) -> None:
         client = RawClient(s.path, "g").attach()
         client.close()
         wire.eventually(lambda: not any(g["clients"] for g in s.groups().values()))
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode != 0, reason="no namespaces"
+)
+def test_root_in_a_container_may_not_have_all_there_are(serve: Callable[..., Served]) -> None:
+    s = serve(of_one=5)
+    code = GREEDY.replace("os.setgroups([]); os.setgid(uid); os.setuid(uid)", "").replace("sys.stdin.readline()", "")
+    arguments = [s.path, "0", "connections", str(ROOT)]
+    for apart, expected in (([], 200), (["unshare", "--pid", "--fork"], 5)):
+        command = [*apart, sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert int(done.stdout.split()[0]) == expected
