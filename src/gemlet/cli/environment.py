@@ -115,6 +115,16 @@ def own_pipe_directory(base: Mapping[str, str]) -> str | None:
     return without_outer_mps(base).get("CUDA_MPS_PIPE_DIRECTORY") or None
 
 
+def own_pipes(base: Mapping[str, str]) -> dict[str, Any]:
+    """What a request says of the MPS pipe directory that ``base`` names by itself."""
+    directory = own_pipe_directory(base)
+    if directory is None:
+        return {"pipe_directory": None}
+    from gemlet.devices.mps import control_of
+
+    return {"pipe_directory": directory, "pipe_alive": control_of(directory) is not None}
+
+
 def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
     """As choose_device, for one number or several, or for UUIDs: ``0``, ``0,1``, ``GPU-...``. Raises `UsageError`."""
     listed = [name.strip() for name in names.split(",")]
