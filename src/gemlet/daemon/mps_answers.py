@@ -34,7 +34,7 @@ async def answer(service: Service, request: MpsLook | MpsStart | MpsStop, peer: 
     """Looks, starts or stops. Raises `Refused`, `MpsError`."""
     match request:
         case MpsLook(places=places):
-            # Whoever may wait for ever in them holds up all others.
+            # A look at them may never end, and all others wait for it.
             trusted = administers(peer.uid) and not peer.contained
             return _document(service, await service.mps.learn(places if trusted else ()))
         case MpsStart():
