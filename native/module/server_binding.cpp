@@ -434,6 +434,15 @@ void bind_server(nb::module_& m) {
             },
             "uuid"_a, "bytes"_a.none(), "max_wait"_a = nb::none())
         .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "set_accounts",
+            [](Server& self, const std::vector<std::tuple<uid_t, uid_t, uid_t>>& ranges) {
+                std::vector<UidRange> made;
+                for (const auto& [first, last, account] : ranges) made.push_back({first, last, account});
+                nb::gil_scoped_release release;
+                self.set_accounts(std::move(made));
+            },
+            "ranges"_a)
         .def("set_group", set_group, "name"_a, "fields"_a)
         .def(
             "bind_group",

@@ -100,10 +100,17 @@ std::optional<uid_t> Server::maker(const std::string& name) {
 }
 
 // Every event is looked at for all groups, so nobody may have a thousand of them.
+void Server::set_accounts(std::vector<UidRange> ranges) {
+    std::lock_guard lock(mutex_);
+    accounts_ = Accounts(std::move(ranges));
+}
+
 bool Server::has_too_many_groups(uid_t user) const {
     constexpr std::ptrdiff_t kMost = 256;  // as of the groups that daemon/groups.py makes
-    return user != 0 && std::count_if(groups_.begin(), groups_.end(),
-                                      [&](const auto& entry) { return entry.second.maker == user; }) >= kMost;
+    const auto is_theirs = [&, account = accounts_.of(user)](const auto& entry) {
+        return entry.second.maker && accounts_.of(*entry.second.maker) == account;
+    };
+    return user != 0 && std::count_if(groups_.begin(), groups_.end(), is_theirs) >= kMost;
 }
 
 bool Server::may_join(const Group& group, const Client& client) {

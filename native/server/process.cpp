@@ -13,8 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "server/registry.hpp"
@@ -45,6 +48,37 @@ uint64_t number_of(int pidfd) {
     struct stat file;
     if (pidfd < 0 || fstatfs(pidfd, &files) != 0 || uint64_t(files.f_type) != kPidFs) return 0;
     return fstat(pidfd, &file) == 0 ? uint64_t(file.st_ino) : 0;
+}
+
+namespace {
+
+// A process's number in the namespace of /proc, and how many there are with those of namespaces that are nested
+// there.
+struct Numbers {
+    pid_t first = 0;
+    size_t count = 0;
+};
+
+Numbers numbers_in(const std::string& path) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        if (!line.starts_with("NSpid:")) continue;
+        std::istringstream rest(line.substr(6));
+        Numbers found;
+        for (pid_t number; rest >> number; ++found.count)
+            if (found.count == 0) found.first = number;
+        return found;
+    }
+    return {};
+}
+
+}  // namespace
+
+bool is_near(int pidfd, pid_t pid) {
+    static const size_t ours = numbers_in("/proc/self/status").count;
+    if (pidfd < 0 || pid <= 0) return false;
+    const Numbers theirs = numbers_in("/proc/self/fdinfo/" + std::to_string(pidfd));
+    return theirs.first == pid && theirs.count == ours;
 }
 
 namespace {

@@ -15,6 +15,9 @@ Descriptor process_of(int connection, pid_t pid);
 // Names the process for as long as the machine runs, also one whose pid has no meaning here; 0: the kernel cannot.
 uint64_t number_of(int pidfd);
 
+// Whether it is in the pid namespace of this process. False of what is in a container, or cannot be told.
+bool is_near(int pidfd, pid_t pid);
+
 uint64_t ticks_since_boot();
 
 // What may take for ever to find out (inquiries.hpp).

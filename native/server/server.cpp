@@ -254,8 +254,10 @@ bool Server::identify(Client& client, const std::optional<std::string>& group) {
     client.refuses_files = options_.refuse_files && refuse_files(client.socket.get());
     client.fixed = group;
     client.since = clock();
-    client.who = group ? who_of_group(*group) : "user " + std::to_string(peer.uid);
-    client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid());
+    client.who = group ? who_of_group(*group) : "user " + std::to_string(accounts_.of(peer.uid));
+    // Root in a container is not root of this machine.
+    client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid()) &&
+                           is_near(process_of(client.socket.get(), peer.pid).get(), peer.pid);
     return true;
 }
 

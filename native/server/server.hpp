@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arbiter/gangs.hpp"
+#include "server/accounts.hpp"
 #include "server/fair_limit.hpp"
 #include "server/inquiries.hpp"
 #include "server/registry.hpp"
@@ -118,6 +119,8 @@ class Server {
     void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);
     // `bytes` of the device for all its clients; none: as much as it has. For clients that come from now on.
     void set_host_memory(uint64_t bytes);
+    // Among whom connections, devices, slots and groups of programs that come from now on are shared.
+    void set_accounts(std::vector<UidRange> ranges);
     // `max_wait`: none keeps it as it is.
     void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes, std::optional<Nanoseconds> max_wait);
     // Creates a group, or changes a live one. `device`: index of the only one on which it has its minimum. Throws
@@ -321,6 +324,7 @@ class Server {
     Inquiries inquiries_;
     std::vector<std::unique_ptr<Listener>> listeners_;
     std::map<std::string, Group> groups_;
+    Accounts accounts_;
     std::vector<std::shared_ptr<Device>> devices_;
     std::map<uint32_t, std::unique_ptr<Client>> clients_;
     UnmanagedList unmanaged_;

@@ -175,6 +175,7 @@ class Server:
     def add_device(self, uuid: bytes, index: int, *, policy: str = "", context_estimate: int = 0) -> None: ...
     def set_capacity(self, uuid: bytes, bytes: int | None, max_wait: int | None = None) -> None: ...  # noqa: A002
     def set_host_memory(self, bytes: int) -> None: ...  # noqa: A002
+    def set_accounts(self, ranges: Sequence[tuple[int, int, int]]) -> None: ...
     def set_group(self, name: str, **fields: Any) -> None:
         """Creates a group or changes a live one.
 

@@ -20,7 +20,7 @@ from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.daemon.groups import no_group
 from gemlet.errors import DaemonUnreachable, GemletError, UsageError
-from gemlet.kube.edits import container_edits
+from gemlet.kube.edits import container_edits, mps_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
         hint = "leave it out of GLIBC_TUNABLES: since glibc 2.40 the loader then ignores LD_PRELOAD"
         raise UsageError("glibc.rtld.enable_secure keeps the hook from being loaded", hint=hint)
     # A container has its own environment: what this one names does not reach it.
-    own = None if form == "docker" else environment.own_pipe_directory(os.environ)
+    own = {} if form == "docker" else environment.own_pipes(os.environ)
     endpoint, answers = running(address.candidates(socket, simulate=simulate), [group], mps=not no_mps, own=own)
     answer = answers[group]
     machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
@@ -122,19 +122,19 @@ def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
 
 
 def running(
-    endpoints: list[address.Endpoint], groups: Sequence[str] | None, *, mps: bool, own: str | None = None
+    endpoints: list[address.Endpoint], groups: Sequence[str] | None, *, mps: bool, own: Mapping[str, Any] | None = None
 ) -> tuple[address.Endpoint, dict[str, dict[str, Any]]]:
     """The first daemon that can be reached, and by group its answer to `environment`.
 
-    ``groups``: None for those of the configuration. Raises `GemletError` where there is no daemon or a group is not
-    there.
+    ``groups``: None for those of the configuration; ``own``: as of `environment.own_pipes`.
+    Raises `GemletError` where there is no daemon or a group is not there.
     """
     for endpoint in endpoints:
         try:
             with Connection(endpoint) as daemon:
                 known = {entry["name"]: entry["origin"] for entry in daemon.call("status")["groups"]}
                 chosen = groups if groups is not None else [n for n, o in known.items() if o == "configuration"]
-                answers = {g: daemon.call("environment", group=g, mps=mps, pipe_directory=own) for g in chosen}
+                answers = {g: daemon.call("environment", group=g, mps=mps, **(own or {})) for g in chosen}
         except DaemonUnreachable:
             continue
         for group, answer in answers.items():
@@ -157,7 +157,8 @@ def _docker_options(membership: environment.Membership, *, under_mps: bool) -> l
         strict=membership.strict,
         own_path=True,
     )
-    mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
+    places = [*edits.mounts, *(mps_mounts(membership.mps) if under_mps else ())]
+    mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in places]
     options = [f"-v {_word(mount)}" for mount in mounts]
     if under_mps:
         options.append("--ipc=host")  # MPS's server and its clients share memory

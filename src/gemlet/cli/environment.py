@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 LIMITS = "GEMLET_LIMITS"  # the group's limits, for devices that no daemon governs
+LAST_DEVICE = 1023  # the largest index that a request has
 SET_BY_US = "GEMLET_MPS_SET"  # which variables an outer `gemlet run` set for MPS, and to what: NAME=VALUE,...
 # Of one program: an outer `gemlet run` must not decide them for an inner one.
 OF_ONE_PROGRAM = ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME", "GEMLET_TORCH", "GEMLET_MANAGED", LIMITS)
@@ -114,6 +115,16 @@ def own_pipe_directory(base: Mapping[str, str]) -> str | None:
     return without_outer_mps(base).get("CUDA_MPS_PIPE_DIRECTORY") or None
 
 
+def own_pipes(base: Mapping[str, str]) -> dict[str, Any]:
+    """What a request says of the MPS pipe directory that ``base`` names by itself."""
+    directory = own_pipe_directory(base)
+    if directory is None:
+        return {"pipe_directory": None}
+    from gemlet.devices.mps import control_of
+
+    return {"pipe_directory": directory, "pipe_alive": control_of(directory) is not None}
+
+
 def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
     """As choose_device, for one number or several, or for UUIDs: ``0``, ``0,1``, ``GPU-...``. Raises `UsageError`."""
     listed = [name.strip() for name in names.split(",")]
@@ -161,6 +172,10 @@ def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str],
     """
     visible = base.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
+        if number > LAST_DEVICE:
+            raise UsageError(
+                f"no device {number}", hint="choose an index that `gemlet status` or `nvidia-smi -L` shows"
+            )
         # CUDA's own order is fastest first; nvidia-smi's, which people read, is by bus.
         return {"CUDA_VISIBLE_DEVICES": str(number), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, number
     listed = [entry.strip() for entry in visible.split(",") if entry.strip()]

@@ -125,8 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(run(arguments))
 
 
-def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one return a kind of ending
+def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911, PLR0912  one a kind of ending
     """Runs the command line and returns its exit code."""
+    output = sys.stdout
     try:
         result: Any = command.main(arguments, prog_name="gemlet", standalone_mode=False)
         sys.stdout.flush()
@@ -158,6 +159,11 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         return 130
     except BrokenPipeError:
         _drop_output()  # the reader is gone
+        return 0
+    except SystemExit:
+        if sys.stdout is output:
+            raise
+        _drop_output()  # click saw the broken pipe, put something in its place, and would end with 1
         return 0
     except OSError as error:  # a full disk behind stdout, a directory that cannot be written
         _drop_output()

@@ -113,7 +113,7 @@ def command(
             device=index,
             devices=environment.to_be_checked(shown, base) if index is None else [],
             mps=not no_mps,
-            pipe_directory=environment.own_pipe_directory(base),
+            **environment.own_pipes(base),
         )
     environment.check_version(joined, simulated=joined["simulated"])
     if (missing := daemon.in_place_of) is not None:

@@ -11,6 +11,7 @@ configuration.py groups.py saved_groups.py    the file in force; groups, their m
 members.py state_file.py    programs and what they hold, kept on disk for after a kill; such files
 minima.py        which minimum a group may have beside the others
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet
+subordinate_uids.py    uids that count as those of another user
 launchers.py     the processes that asked for groups;  fair_limit.py: who may have another place
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
 foreign_files.py connections whose peers send descriptors

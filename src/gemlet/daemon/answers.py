@@ -108,7 +108,7 @@ def api(service: Service) -> Api:
                 service.stop()
                 return {"pid": os.getpid()}
 
-    return Api(handle)
+    return Api(handle, service.subordinates.account, shared=service.options.shared)
 
 
 def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:

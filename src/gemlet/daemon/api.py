@@ -21,7 +21,7 @@ from gemlet.daemon import protocol
 from gemlet.daemon.answer_order import AnswerOrder
 from gemlet.daemon.fair_limit import may_take_another
 from gemlet.daemon.foreign_files import Listener
-from gemlet.daemon.processes import Peer, administers, peer_of
+from gemlet.daemon.processes import Peer, administers, caller
 from gemlet.daemon.requests import (
     AnyRequest,
     Environment,
@@ -54,15 +54,20 @@ Handler = Callable[[AnyRequest, Peer], Awaitable[Any]]
 
 
 class Api:
-    """Serves ``handler`` on a Unix socket."""
+    """Serves ``handler`` on a Unix socket. ``account``: the uid as which a uid is counted. ``shared``: users who do not
+    trust each other meet here."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(
+        self, handler: Handler, account: Callable[[int], int] = lambda uid: uid, *, shared: bool = False
+    ) -> None:
         self._handler = handler
+        self._shared = shared
+        self._account = account
         self._open: set[asyncio.StreamWriter] = set()
-        self._connections: Counter[int] = Counter()  # that are served, by uid
+        self._connections: Counter[int] = Counter()  # that are served, by account
         self._conversations: set[asyncio.Task[None]] = set()
         self._order = AnswerOrder()
-        self._large: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by uid, of those with connections
+        self._large: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by account, of those with connections
 
     @contextlib.asynccontextmanager
     async def serve(self, path: Path, *, mode: int, replaces: bool = False) -> AsyncIterator[None]:
@@ -109,19 +114,20 @@ class Api:
         self._conversations.add(task)
         task.add_done_callback(self._conversations.discard)
         try:
-            peer = peer_of(writer.get_extra_info("socket"))
-            if self._has_room(peer.uid):
-                self._connections[peer.uid] += 1
+            peer = caller(writer.get_extra_info("socket"), shared=self._shared)
+            account = self._account(peer.uid)
+            if self._has_room(peer.uid, account):
+                self._connections[account] += 1
                 try:
-                    await self._converse(reader, writer, peer)
+                    await self._converse(reader, writer, peer, account)
                 finally:
-                    self._connections[peer.uid] -= 1
+                    self._connections[account] -= 1
                     self._connections += Counter()  # without those at 0
-                    if peer.uid not in self._connections:
-                        self._large.pop(peer.uid, None)
+                    if account not in self._connections:
+                        self._large.pop(account, None)
             else:
                 busy = DaemonError(
-                    f"too many connections to the daemon: this user has {self._connections[peer.uid]} of"
+                    f"too many connections to the daemon: this user has {self._connections[account]} of"
                     f" {MAX_CONNECTIONS}",
                     hint="close connections, such as those of `gemlet top`",
                 )
@@ -132,16 +138,18 @@ class Api:
             self._open.discard(writer)
             writer.close()
 
-    def _has_room(self, uid: int) -> bool:
+    def _has_room(self, uid: int, account: int) -> bool:
         return may_take_another(
             MAX_CONNECTIONS,
             taken=self._connections.total(),
-            theirs=self._connections[uid],
+            theirs=self._connections[account],
             kept=FOR_ADMINISTRATORS,
             administers=administers(uid),
         )
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer, account: int
+    ) -> None:
         while True:
             try:
                 async with asyncio.timeout(IDLE_SECONDS):
@@ -154,20 +162,20 @@ class Api:
                 too_long = DaemonError(f"the request is longer than {protocol.MAX_REQUEST_BYTES} bytes")
                 await _write(writer, _failure(too_long))
                 return  # the rest of the line cannot be told from the next request
-            await self._order.take(peer.uid)
+            await self._order.take(account)
             try:
                 request = decode(line)
             except GemletError as error:
                 await _write(writer, _failure(error))
                 continue
             if not isinstance(request, SMALL) and not administers(peer.uid):
-                async with self._large[peer.uid]:
-                    await self._order.take(peer.uid)  # what it waited for took its time
-                    await _write(writer, await self._answer(request, peer))
+                async with self._large[account]:
+                    await self._order.take(account)  # what it waited for took its time
+                    await _write(writer, await self._answer(request, peer, account))
             else:
-                await _write(writer, await self._answer(request, peer))
+                await _write(writer, await self._answer(request, peer, account))
 
-    async def _answer(self, request: AnyRequest, peer: Peer) -> bytes:
+    async def _answer(self, request: AnyRequest, peer: Peer, account: int) -> bytes:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -182,7 +190,7 @@ class Api:
             )
         finally:
             if not administers(peer.uid):
-                self._order.rest(peer.uid, loop.time() - began)
+                self._order.rest(account, loop.time() - began)
         if len(answer) > protocol.MAX_REPLY_BYTES:
             return _failure(
                 DaemonError(

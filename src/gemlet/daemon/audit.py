@@ -86,7 +86,7 @@ class Audit:
     """Remembers who is outside and since when.
 
     ``acts``: whether this daemon may do more than say so. ``simulated``: on the simulated machine root is a user.
-    ``name_of``: the name of a uid.
+    ``name_of``: the name of a uid; ``account``: the uid as which it is counted, of a container's its user's.
     """
 
     def __init__(
@@ -96,11 +96,13 @@ class Audit:
         simulated: bool = False,
         find: Callable[[int], Process | None] = process,
         name_of: Callable[[int], str] = name_of,
+        account: Callable[[int], int] = lambda uid: uid,
     ) -> None:
         self._acts = acts
         self._simulated = simulated
         self._find = find
         self._name_of = name_of
+        self._account = account
         self._seen: dict[tuple[int, int], _Seen] = {}  # by pid and start, so that a pid that is used again is another
 
     def look(
@@ -129,7 +131,8 @@ class Audit:
                 fresh = key not in before and key not in self._seen
                 seen = before.get(key) or self._seen.get(key) or _Seen(now, started_at(who.started))
                 self._seen[key] = seen
-                left_alone = entry.graphics or (who.uid == 0 and not self._simulated) or who.uid in allowed
+                is_allowed = who.uid in allowed or self._account(who.uid) in allowed
+                left_alone = entry.graphics or (who.uid == 0 and not self._simulated) or is_allowed
                 acted = not left_alone and self._act(key, seen, spec, now=now)
                 outsider = Outsider(
                     pid=who.pid,

@@ -21,7 +21,7 @@ from gemlet.errors import DeviceError, Refused, UsageError
 from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from gemlet.daemon.native import Server
     from gemlet.daemon.requests import Limits
@@ -79,16 +79,26 @@ class GroupBook:
     """All groups of one daemon.
 
     ``owner``: uid the daemon runs as. ``user_ids``: uids of user names (raises Refused for an unknown one).
-    ``shared``: a system daemon, where groups of different users meet.
+    ``shared``: a system daemon, where groups of different users meet. ``account``: the uid as which a uid is counted.
     """
 
-    def __init__(self, server: Server, *, owner: int, shared: bool, uid_of: UidOf, name_of: NameOf) -> None:
+    def __init__(
+        self,
+        server: Server,
+        *,
+        owner: int,
+        shared: bool,
+        uid_of: UidOf,
+        name_of: NameOf,
+        account: Callable[[int], int] = lambda uid: uid,
+    ) -> None:
         self._server = server
         self._owner = owner
         self._shared = shared
         self._uid_of = uid_of
         self._name_of = name_of
-        self._quotas = Quotas(shared=shared)
+        self._account = account
+        self._quotas = Quotas(shared=shared, account=account)
         self._weights: dict[str, float] = {}  # in force, of groups whose users have a quota of weights
         self._numbers = itertools.count(1)
         self.entries: dict[str, Entry] = {}
@@ -292,8 +302,14 @@ class GroupBook:
 
     def balanced(self, active: Sequence[Collection[str]]) -> Iterator[str]:
         """As `balance`, one group after the other: each waits for the server, and others may be waiting for this."""
-        owners = {entry.owner for entry in self.entries.values() if entry.owner is not None}
-        found = {name: weight for owner in owners for name, weight in self._in_force(owner, active).items()}
+        theirs: dict[int, dict[str, float]] = {}  # weights by account, each entry looked at once
+        owners: dict[int, int] = {}
+        for name, e in self.entries.items():
+            if e.owner is not None and e.origin == "run":
+                account = self._account(e.owner)
+                owners.setdefault(account, e.owner)
+                theirs.setdefault(account, {})[name] = e.spec.weight
+        found = {name: w for a, mine in theirs.items() for name, w in self._bounded(owners[a], mine, active).items()}
         before = self.entries.keys() | self._weights.keys()
         for name, entry in list(self.entries.items()):
             if self.entries.get(name) is not entry:  # it has gone meanwhile
@@ -306,18 +322,16 @@ class GroupBook:
                 yield name
         self._weights = {n: weight for n, weight in self._weights.items() if n in found or n not in before}
 
-    def _in_force(
-        self, owner: int, active: Sequence[Collection[str]] = (), *, new: GroupSpec | None = None
+    def _bounded(
+        self, owner: int, mine: Mapping[str, float], active: Sequence[Collection[str]] = ()
     ) -> dict[str, float]:
-        """The weights in force of the groups of ``owner``, the ``new`` one included; none without a quota."""
+        """The weights in force of ``mine``, the groups of the user of ``owner``; none without a quota."""
         most = self._quotas.of(owner).weight
-        mine = {n: e.spec.weight for n, e in self.entries.items() if e.owner == owner and e.origin == "run"}
-        if new is not None:
-            mine[new.name] = new.weight
         return {} if most is None or not mine or self._administers(owner) else weights_in_force(mine, active, most)
 
     def _begin(self, spec: GroupSpec, owner: int) -> None:
-        self._weights[spec.name] = self._in_force(owner, new=spec).get(spec.name, spec.weight)
+        mine = {n: e.spec.weight for n, e in self._of(owner).items() if e.origin == "run"} | {spec.name: spec.weight}
+        self._weights[spec.name] = self._bounded(owner, mine).get(spec.name, spec.weight)
 
     def keep_changed(self, spec: GroupSpec, *, configured: GroupSpec) -> None:
         """A configured group has the limits that an earlier daemon was told, if the configuration is still the same."""
@@ -348,6 +362,11 @@ class GroupBook:
         return any(busy.values()) or any(_any_alive(entry) for entry in self.entries.values())
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    def _of(self, uid: int) -> dict[str, Entry]:
+        """The groups that count for the user of ``uid``, whichever of the user's uids made them."""
+        account = self._account(uid)
+        return {n: e for n, e in self.entries.items() if e.owner is not None and self._account(e.owner) == account}
 
     def _entry(self, name: str) -> Entry:
         entry = self.entries.get(name)
@@ -412,10 +431,11 @@ class GroupBook:
     def _check_number(self, uid: int) -> None:
         quota = self._quotas.of(uid).groups
         most = MAX_GROUPS if quota is None or uid == self._owner else min(quota, MAX_GROUPS)
-        if uid != 0 and sum(entry.owner == uid for entry in self.entries.values()) >= most:
+        if uid != 0 and len(self._of(uid)) >= most:
             hint = "let programs share one with --group NAME, or wait: a group goes five seconds after its last process"
             raise Refused(
-                f"{self._name_of(uid)} has {most} groups already, which is the most this user may have", hint=hint
+                f"{self._name_of(self._account(uid))} has {most} groups already, which is the most this user may have",
+                hint=hint,
             )
 
     def _check_member(self, entry: Entry, uid: int) -> None:
@@ -436,7 +456,7 @@ class GroupBook:
         """``spec`` within the quota of its owner ``uid``. Raises `Refused`."""
         if self._administers(uid):
             return spec
-        others = [other for name, other in self.entries.items() if name != spec.name and other.owner == uid]
+        others = [other for name, other in self._of(uid).items() if name != spec.name]
         named = sum(len(other.spec.users) for other in others)
         if len(spec.users) > 1 and named + len(spec.users) > MAX_NAMED:
             raise Refused(
@@ -445,7 +465,9 @@ class GroupBook:
             )
         beside = [other.spec for other in others if device is None or other.device in (None, device)]
         everywhere = [other.spec for other in others]
-        return within(spec, self._quotas.of(uid), beside, everywhere, given=given, who=self._name_of(uid))
+        return within(
+            spec, self._quotas.of(uid), beside, everywhere, given=given, who=self._name_of(self._account(uid))
+        )
 
     def _place(self, entry: Entry, uid: int, device: int | None, *, vacant: bool) -> int | None:
         """Where the minimum holds once a program of ``uid`` joins the group for ``device``: what was promised on one

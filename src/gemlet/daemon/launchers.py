@@ -37,7 +37,8 @@ class Told(msgspec.Struct, kw_only=True, frozen=True):
 class Launchers:
     """The processes, each for as long as somebody holds what `of` returned for it.
 
-    ``owner``: uid of the daemon. ``opened``: makes the launcher of a pid; raises OSError if there is no such process.
+    ``owner``: uid of the daemon. ``account``: the uid as which a uid is counted. ``opened``: makes the launcher of
+    a pid; raises OSError if there is no such process.
     ``started``: says when a process was started, in ticks since boot.
     """
 
@@ -45,12 +46,14 @@ class Launchers:
         self,
         *,
         owner: int,
+        account: Callable[[int], int] = lambda uid: uid,
         opened: Callable[[int], Launcher] = ProcessLauncher,
         started: Callable[[int], int] = start_of,
     ) -> None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._places = min(MAX_LAUNCHERS, files // FILES_OF_LAUNCHERS)
         self._owner = owner
+        self._account = account
         self._opened = opened
         self._started = started
         self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by pid
@@ -64,10 +67,11 @@ class Launchers:
         known: Launcher | None = self._known.get(peer.pid)
         if known is not None and known.alive():  # so the pid is still that process
             return known
+        account = self._account(peer.uid)
         if not may_take_another(
             self._places,
             taken=len(self._told),
-            theirs=sum(told.uid == peer.uid for told in self._told.values()),
+            theirs=sum(self._account(told.uid) == account for told in self._told.values()),
             kept=self._places // FOR_ADMINISTRATORS,
             administers=peer.uid in (0, self._owner),
         ):

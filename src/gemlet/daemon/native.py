@@ -6,12 +6,15 @@ The server runs its own native thread for sockets, pages and deadlines, so nothi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from gemlet.decoding import convert
 from gemlet.model import DeviceTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # A process, the bytes that the driver holds for it, and its memory, number of contexts and bytes moved before the
 # driver was asked: nothing is booked if these changed, nor while some of its memory is on the host. None for the bytes:
@@ -36,6 +39,9 @@ class Server(Protocol):
 
     def set_host_memory(self, bytes: int) -> None:  # noqa: A002
         """How much of the host swapped memory may take, of all devices together."""
+
+    def set_accounts(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """As of `SubordinateUids.ranges`: programs that come from now on are counted among those of that account."""
 
     def set_group(self, name: str, **fields: Any) -> None:
         """Creates a group or changes a live one. ``fields``: those of GroupSpec, users as uids, and ``device``: index

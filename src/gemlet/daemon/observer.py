@@ -75,6 +75,7 @@ class Observer:
         devices: KnownDevices,
         mps: Mps,
         users: Users,
+        account: Callable[[int], int],
         book: GroupBook,
         configuration: ConfigurationFile,
         events: EventRing,
@@ -101,7 +102,10 @@ class Observer:
         self._account_now = asyncio.Event()
         self._programs = Programs()
         self._audit = Audit(
-            acts=options.shared or options.simulated, simulated=options.simulated, name_of=users.name_of
+            acts=options.shared or options.simulated,
+            simulated=options.simulated,
+            name_of=users.name_of,
+            account=account,
         )
         self._knows_insiders = False
         self._sees_outside = options.simulated or sees_the_drivers_pids()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import select
@@ -14,21 +15,64 @@ from gemlet.devices.mps import process
 from gemlet.errors import Refused
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
-_UCRED = struct.Struct("3i")
+_UCRED, _INT = struct.Struct("3i"), struct.Struct("i")
+SO_PEERPIDFD = 77  # of Linux's asm-generic/socket.h
+NOBODY = 65534  # of the kernel: a user without rights of his own
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process and user at the other end of a socket, from the kernel (SO_PEERCRED)."""
+    """The process and user at the other end of a socket, from the kernel (SO_PEERCRED). ``contained``: it is in a pid
+    namespace of its own, as programs of containers are, and acts for no administrator."""
 
     pid: int
     uid: int
+    contained: bool = False
 
 
 def peer_of(connection: socket.socket) -> Peer:
     """The peer of a connected Unix socket."""
     pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return Peer(pid, uid)
+
+
+def caller(connection: socket.socket, *, shared: bool) -> Peer:
+    """The peer, as what it asks for is judged.
+
+    Containers are started as root, whom the kernel takes for root of the machine: but for namespaces there is no
+    difference, and what an administrator may do here runs programs outside of the container. So such a one is nobody in
+    particular. In a container of its own user's a program is that user, and no administrator.
+    """
+    peer = peer_of(connection)
+    if not administers(peer.uid) or _is_near(connection, peer.pid):
+        return peer
+    is_the_user = peer.uid == os.getuid() and not shared
+    return Peer(peer.pid, peer.uid if is_the_user else NOBODY, contained=True)
+
+
+def _is_near(connection: socket.socket, pid: int) -> bool:
+    """Whether the peer is in this process's pid namespace. False where the kernel does not say: it has ended, or is
+    outside of this namespace."""
+    try:
+        try:
+            (descriptor,) = _INT.unpack(connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, _INT.size))
+        except OSError as error:
+            if error.errno != errno.ENOPROTOOPT:  # Linux 6.5 has it
+                raise
+            descriptor = os.pidfd_open(pid)
+        try:
+            theirs = _pids(Path(f"/proc/self/fdinfo/{descriptor}"))  # needs no right to look at the process
+        finally:
+            os.close(descriptor)
+        return pid > 0 and theirs[:1] == [str(pid)] and len(theirs) == len(_pids(Path("/proc/self/status")))
+    except OSError:
+        return False
+
+
+def _pids(file: Path) -> list[str]:
+    """A process's number in the namespace of /proc and in each that is nested there."""
+    lines = file.read_text().splitlines()
+    return next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
 
 
 def administers(uid: int) -> bool:
@@ -38,6 +82,10 @@ def administers(uid: int) -> bool:
 
 def check_administrator(peer: Peer, what: str) -> None:
     """Raises `Refused` unless ``peer`` is root or runs as the daemon does."""
+    if peer.contained:
+        raise Refused(
+            f"nobody may {what} from within a container", hint="do it outside: only there root is root of this machine"
+        )
     if not administers(peer.uid):
         raise Refused(f"only root or the daemon's own user may {what}", hint="ask an administrator of this machine")
 

@@ -26,9 +26,11 @@ _RANK = {Priority.BEST_EFFORT: 0, Priority.NORMAL: 1, Priority.LATENCY: 2}
 
 
 class Quotas:
-    """The quota of each uid. ``shared``: users who do not trust each other meet here."""
+    """The quota of each uid. ``shared``: users who do not trust each other meet here. ``account``: the user whose a
+    uid is, as one of /etc/subuid."""
 
-    def __init__(self, *, shared: bool) -> None:
+    def __init__(self, *, shared: bool, account: Callable[[int], int] = lambda uid: uid) -> None:
+        self._account = account
         self._others = UserSpec(
             name=EVERYBODY, min=SHARED_MIN if shared else None, weight=SHARED_WEIGHT if shared else None
         )
@@ -54,8 +56,8 @@ class Quotas:
         return warnings
 
     def of(self, uid: int) -> UserSpec:
-        """The quota of ``uid``: its own, or everybody's."""
-        return self._of.get(uid, self._others)
+        """The quota of ``uid``: its own, its user's, or everybody's."""
+        return self._of.get(uid) or self._of.get(self._account(uid), self._others)
 
     def binds(self, uid: int) -> bool:
         """Whether the quota of ``uid`` says anything of a group of which nothing was said."""

@@ -134,7 +134,8 @@ class Join(Request, tag="join"):
 
     ``device`` is the index nvidia-smi shows; minima are checked against that device alone. ``devices``: several, by
     such indices or by UUIDs, whole or their beginnings; they only have to exist. ``mps``: run under MPS where
-    it runs; ``pipe_directory``: the one the program's own environment names.
+    it runs; ``pipe_directory``: the one the program's own environment names; ``pipe_alive``: whether a control daemon
+    is there, which who asks has looked up: it may be on a file system that never answers.
     """
 
     group: GroupName | None = None
@@ -149,6 +150,7 @@ class Join(Request, tag="join"):
     )
     mps: bool = True
     pipe_directory: PathText | None = None
+    pipe_alive: bool = False
 
 
 class TakeOver(Request, tag="take_over"):
@@ -163,6 +165,7 @@ class Environment(Request, tag="environment"):
     group: GroupName
     mps: bool = True
     pipe_directory: PathText | None = None
+    pipe_alive: bool = False
 
 
 class Set(Request, tag="set"):
@@ -211,7 +214,7 @@ class MpsStop(Request, tag="mps_stop"):
 
 
 class MpsLook(Request, tag="mps"):
-    """MPS: state, servers, clients; asked anew."""
+    """MPS: state, servers, clients; asked anew. ``places``: as in `MpsStart`, for an administrator."""
 
     places: Annotated[list[PathText], Meta(max_length=8)] = msgspec.field(default_factory=list)
 

@@ -31,6 +31,7 @@ from gemlet.daemon.mps import Mps
 from gemlet.daemon.observer import Observer
 from gemlet.daemon.sockets import Sockets
 from gemlet.daemon.state_file import StateFile
+from gemlet.daemon.subordinate_uids import SubordinateUids
 from gemlet.daemon.users import Users
 from gemlet.decoding import convert
 from gemlet.devices import host_memory
@@ -87,10 +88,17 @@ class Service:
         self._beside = beside
         self.server = server
         self.users = Users()
+        self.subordinates = SubordinateUids(shared=options.shared)
+        self._counted = self.subordinates.ranges
         self.book = GroupBook(
-            server, owner=os.getuid(), shared=options.shared, uid_of=self.users.uid_of, name_of=self.users.name_of
+            server,
+            owner=os.getuid(),
+            shared=options.shared,
+            uid_of=self.users.uid_of,
+            name_of=self.users.name_of,
+            account=self.subordinates.account,
         )
-        self.launchers = Launchers(owner=os.getuid())
+        self.launchers = Launchers(owner=os.getuid(), account=self.subordinates.account)
         self.events = EventRing()
         self.configuration = ConfigurationFile(options.config, optional=options.config_optional)
         self.devices = KnownDevices(server, inventory)
@@ -106,6 +114,7 @@ class Service:
             devices=self.devices,
             mps=self.mps,
             users=self.users,
+            account=self.subordinates.account,
             book=self.book,
             configuration=self.configuration,
             events=self.events,
@@ -202,6 +211,7 @@ class Service:
         return saved_groups.living(self.book.entries.values(), self.configuration.current.groups, self.launchers)
 
     async def _know_configuration(self) -> None:
+        await self._know_subordinates(USERS_SECONDS)
         configuration, saved = self.configuration.load(), saved_groups.load(self._groups_file)
         await self._know_users(configuration, [group.spec for group in saved])
         self._configure(configuration)
@@ -340,6 +350,7 @@ class Service:
                     await asyncio.sleep(0)  # programs have made hundreds of them: requests are answered in between
             for _ in self.book.balanced(self.observer.active()):
                 await asyncio.sleep(0)
+            await self._know_subordinates()
             if self.users.answered_late():
                 self._configure(self.configuration.current)
                 self.book.retell()
@@ -405,6 +416,12 @@ class Service:
             self.events.add("refused", time=time.time(), group=group, pid=pid, uid=uid, text=warning)
 
     # --- configuration and devices -------------------------------------------------------------------------------
+
+    async def _know_subordinates(self, patience: float = 0.0) -> None:
+        await self.subordinates.learn(patience)
+        if self.subordinates.ranges != self._counted:
+            self._counted = self.subordinates.ranges
+            self.server.set_accounts(self._counted)
 
     async def _know_users(self, configuration: Configuration, others: Sequence[GroupSpec] = ()) -> None:
         """Finds out who the users are that the configuration and ``others`` name."""

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from gemlet import own_memory, paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
-from gemlet.kube import api_server, host, http_pages, inventory, placement, slices
+from gemlet.kube import api_server, host, http_pages, inventory, kubelet_checkpoint, placement, slices
 from gemlet.kube.book import NotWithheld, ShareBook
 from gemlet.kube.daemon_link import DaemonLink
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
 from gemlet.kube.http_pages import Page
+from gemlet.kube.kubelet_checkpoint import KubeletCheckpoint
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.lost_gpus import LossTeller
 from gemlet.kube.plugin_socket import keep_served
@@ -105,7 +106,8 @@ class Agent:
         self._book = ShareBook(
             _host(options), daemon=self._daemon, file=options.directory / "checkpoint.json", cdi_directory=options.cdi
         )
-        self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock")
+        checkpoint = KubeletCheckpoint(options.kubelet / "device-plugins" / kubelet_checkpoint.NAME)
+        self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock", checkpoint)
         self._follower = PodFollower(api, self._book, options.node)
         allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, pods=self._follower.seen)
         self._resources: list[Resource] = []

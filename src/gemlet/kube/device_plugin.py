@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from gemlet.errors import DeviceError, GemletError
-from gemlet.kube import names, placement, rpc, slots, units
+from gemlet.kube import kubelet_checkpoint, names, placement, rpc, slots, units
 from gemlet.kube.ask import for_container
 from gemlet.kube.escape import check_counted
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
@@ -155,6 +155,12 @@ class Allocations:
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
         seen = await self._pods(pod)
+        if pod.uid and not kubelet_checkpoint.is_of(pod.uid, seen["metadata"]):
+            # Else what is started now would be held to what its successor says, as after `kubectl delete --force`.
+            raise GemletError(
+                f"the pod {pod.namespace}/{pod.name} is another now than the one that has {', '.join(ids)}",
+                hint="wait for the kubelet to end the one before",
+            )
         host = self.book.host
         check_counted(seen, pod.container, host.kept, host_pid=host.host_pid)
         amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Access = Literal["runtime", "cdi", "nodes", "simulated"]
 # NVIDIA's runtime, where it is the default or the pod names it, would give what the image asks for: often all GPUs.
 _NOTHING_OF_RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "void"}
+MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -82,16 +83,23 @@ def container_edits(
 ) -> Edits:
     """The hook and a daemon's socket in ``directory`` for a container.
 
-    The directory is mounted, not the socket: a new daemon makes a new socket. With ``own_path`` it is at its own path
-    and can be written to, for what else a daemon has there.
+    The directory is mounted, not the socket: a new daemon makes a new socket. Read-only: root in a container could
+    put its own sockets in the place of the daemon's, and its own files in that of the daemon's state. ``own_path``: at
+    its own path.
     """
     inside = f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}"
     place = directory if own_path else names.SOCKET_DIRECTORY
     socket = f"{place}/{names.SOCKET_NAME}"
     return Edits(
         env=client_variables(preload=inside, socket=socket, group=group, strict=strict),
-        mounts=(Mount(hook, inside), Mount(directory, place, read_only=not own_path)),
+        mounts=(Mount(hook, inside), Mount(directory, place)),
     )
+
+
+def mps_mounts(variables: Mapping[str, str]) -> list[Mount]:
+    """What a program under MPS writes to of the daemon's: the pipes that its ``variables`` name."""
+    pipes = variables.get(MPS_PIPES)
+    return [Mount(pipes, pipes, read_only=False)] if pipes else []
 
 
 def group_edits(
@@ -110,6 +118,7 @@ def group_edits(
     """
     base = container_edits(hook, directory, group=group, strict=True, own_path=True)
     env, mounts = {**base.env, **(mps or {})}, list(base.mounts)
+    mounts += mps_mounts(mps or {}) if under_mps else ()
     if under_mps:
         mounts.append(Mount("/dev/shm", "/dev/shm", read_only=False))  # which MPS's server and its clients share
     if simulated is not None:

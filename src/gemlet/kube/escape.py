@@ -25,7 +25,7 @@ _SECURE = "enable_secure"  # as in a setuid program, which preloads no path (gli
 # With one of these a container is root on the host, as a privileged one is. MKNOD and DAC_OVERRIDE, which containers
 # have anyway, open no device that the cgroup does not allow; PERFMON alone only reads. SYS_PTRACE is no more than the
 # container's own processes unless it sees those of the host.
-_HOST_CAPABILITIES = {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"}
+_HOST_CAPABILITIES = {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"}
 _OTHERS_CAPABILITIES = {"SYS_PTRACE"}
 # Which runtimes, and their plugins, take for devices to inject, where they are configured to see a pod's annotations.
 _CHOOSING_ANNOTATIONS = ("io.kubernetes.cri-o.Devices", "devices.crio.io")
@@ -54,7 +54,7 @@ _CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
 # or units as root; what such programs are configured by, CDI and the preload file among it; their state. What is in
 # /ostree and /sysroot is all of it once more, where the system is an image (OpenShift's CoreOS, Fedora's).
 _HOST_TREES = _trees(
-    "/boot", "/dev", "/etc", "/ostree", "/proc", "/root", "/run", "/sys", "/sysroot", "/var/lib", "/var/log",
+    "/boot", "/dev", "/efi", "/etc", "/ostree", "/proc", "/root", "/run", "/sys", "/sysroot", "/var/lib", "/var/log",
     "/var/roothome", "/var/snap", "/var/spool", "/var/vcap",
 )  # fmt: skip
 # What the host runs as root.

@@ -11,8 +11,10 @@ from gemlet.kube.protocol import podresources_pb2 as messages
 from gemlet.kube.share import Pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from gemlet.kube.kubelet_checkpoint import KubeletCheckpoint
 
 SECONDS = 5.0
 
@@ -23,7 +25,7 @@ class KubeletUnreachable(GemletError):
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """What containers have: (resource, device id) -> container."""
+    """What containers have: (resource, device id) -> container, with the pod's uid as the kubelet has it, if known."""
 
     holders: dict[tuple[str, str], Pod] = field(default_factory=dict)
 
@@ -38,10 +40,11 @@ class Assignments:
 
 
 class PodResources:
-    """The pod-resources API at a socket."""
+    """The pod-resources API at a socket, and what the kubelet's ``checkpoint`` adds to it."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, checkpoint: KubeletCheckpoint) -> None:
         self._socket = socket
+        self._checkpoint = checkpoint
 
     async def assignments(self) -> Assignments:
         """All of this node, now. Raises `KubeletUnreachable`."""
@@ -53,14 +56,19 @@ class PodResources:
                 f"the kubelet does not say which container has which device: {error}",
                 hint=f"check that it runs and that {self._socket} is mounted into the agent",
             ) from None
-        return read(reply)
+        return read(reply, self._checkpoint.uids())
 
 
-def read(reply: messages.ListPodResourcesResponse) -> Assignments:
-    """The kubelet's answer as a table."""
+def read(reply: messages.ListPodResourcesResponse, uids: Mapping[tuple[str, str], str]) -> Assignments:
+    """The kubelet's answer as a table. ``uids``: of pods, by what they have."""
     return Assignments(
         {
-            (devices.resource_name, device): Pod(namespace=pod.namespace, name=pod.name, container=container.name)
+            (devices.resource_name, device): Pod(
+                namespace=pod.namespace,
+                name=pod.name,
+                container=container.name,
+                uid=uids.get((devices.resource_name, device), ""),
+            )
             for pod in reply.pod_resources
             for container in pod.containers
             for devices in container.devices

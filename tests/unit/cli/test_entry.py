@@ -43,3 +43,39 @@ def test_an_early_ctrl_c_shows_no_traceback(interrupting):
 def test_in_the_background_ctrl_c_goes_on_being_ignored(interrupting):
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     assert gemlet("run", "--", "true", first=interrupting, **ignore).returncode == 9
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_caller_may_have_closed_the_standard_streams(closed):
+    """As cron, a hook of another program or `>&-` may: nothing is written then, and no traceback elsewhere."""
+    for command in (["--version"], ["run", "-h"]):
+        line = f'exec "$0" -m gemlet {" ".join(command)} {closed}'
+        done = subprocess.run(
+            ["sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done
+
+
+def test_what_is_opened_next_is_not_taken_for_a_stream_nor_left_to_programs():
+    """The program of `gemlet run` finds closed what was closed."""
+    code = (
+        "import os, sys, gemlet.__main__ as entry; entry.open_closed_streams(); taken = os.open('/dev/zero', 0);"
+        "found = [os.readlink(f'/proc/self/fd/{n}') for n in (0, 1)]; inherited = os.get_inheritable(1);"
+        "print(taken > 2, found, inherited, sys.stdout.fileno(), file=sys.stderr)"
+    )
+    line = 'exec "$0" -c "$1" <&- >&-'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable, code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == "True ['/dev/null', '/dev/null'] False 1\n"
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["completion", "bash"], ["run", "-h"]])
+def test_a_reader_that_has_gone_is_no_error(arguments):
+    """`gemlet status | head`, in a script with pipefail."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gemlet", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

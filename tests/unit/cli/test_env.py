@@ -15,7 +15,7 @@ def test_a_container_gets_mps_with_the_memory_its_server_shares(tmp_path, monkey
     (tmp_path / "libgemhook.so.1").touch()
     monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
     plain = _docker_options(Membership(group="g", socket="/run/x/gemlet.sock"), under_mps=False)
-    assert "-v /run/x:/run/x" in plain
+    assert "-v /run/x:/run/x:ro" in plain
     assert not [option for option in plain if "GEMLET_LIMITS" in option]
     limited = Membership(group="g", socket="/run/x/gemlet.sock", granted={"memory": 1 << 30, "max": 0.5})
     assert "-e GEMLET_LIMITS=memory=1073741824,max=500000" in _docker_options(limited, under_mps=False)

@@ -207,3 +207,8 @@ def test_device_counts_within_an_existing_mapping(visible, order, number, shown,
 def test_device_outside_the_mapping(visible):
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES"):
         choose_device(2, {"CUDA_VISIBLE_DEVICES": visible})
+
+
+def test_no_machine_has_a_device_of_such_a_number():
+    with pytest.raises(UsageError, match="no device 1024"):
+        choose_devices("1024", {})

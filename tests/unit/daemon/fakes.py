@@ -60,6 +60,9 @@ class FakeServer:
     def set_capacity(self, uuid: bytes, size: int | None, max_wait: int | None = None) -> None:
         self.devices[uuid]["capacity"] = size
 
+    def set_accounts(self, ranges) -> None:
+        self.accounts = list(ranges)
+
     def set_host_memory(self, size: int) -> None:
         self.host_memory = size
 

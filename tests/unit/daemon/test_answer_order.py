@@ -59,7 +59,7 @@ def test_who_took_long_rests_and_nobody_else():
 def asked_as(monkeypatch):
     """Uids of the connections to come, in order."""
     uids: list[int] = []
-    monkeypatch.setattr("gemlet.daemon.api.peer_of", lambda _: Peer(pid=1, uid=uids.pop(0)))
+    monkeypatch.setattr("gemlet.daemon.api.caller", lambda _, **__: Peer(pid=1, uid=uids.pop(0)))
     return uids
 
 

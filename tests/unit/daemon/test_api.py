@@ -120,7 +120,7 @@ def test_nobody_takes_all_connections(start_daemon, monkeypatch):
     monkeypatch.setattr("gemlet.daemon.api.MAX_CONNECTIONS", 10)
     monkeypatch.setattr("gemlet.daemon.api.FOR_ADMINISTRATORS", 2)
     asking = [0]
-    monkeypatch.setattr("gemlet.daemon.api.peer_of", lambda _: Peer(pid=1, uid=asking[0]))
+    monkeypatch.setattr("gemlet.daemon.api.caller", lambda _, **__: Peer(pid=1, uid=asking[0]))
 
     def open_as(uid: int, stack: contextlib.ExitStack) -> int:
         """How many connections a user gets, one after the other."""

@@ -95,24 +95,34 @@ def test_the_system_daemon_acts_after_its_time(program, policy, action):
 
 @pytest.mark.parametrize(
     "how",
-    ["say", "a user's daemon", "just started", "root's", "allowed", "draws", "a client", "another process by now"],
+    [
+        "say",
+        "a user's daemon",
+        "just started",
+        "root's",
+        "allowed",
+        "allowed, in a container",
+        "draws",
+        "a client",
+        "another process by now",
+    ],
 )
 def test_who_is_left_alone(program, how):
-    uid = 0 if how == "root's" else 1000
+    uid = {"root's": 0, "allowed, in a container": 100_999}.get(how, 1000)
     asked = [1]
 
     def find(pid):
         asked[0] += how == "another process by now"
         return Process(pid=pid, uid=uid, command="p", started=asked[0])
 
-    audit = Audit(acts=how != "a user's daemon", find=find)
+    audit = Audit(acts=how != "a user's daemon", find=find, account={100_999: 1000}.get)
     spec = AuditSpec(policy="say" if how == "say" else "kill", after=0.0)
     for second in range(2):
         audit.look(
             using(program.pid, graphics=how == "draws"),
             {program.pid} if how == "a client" else (),
             spec,
-            allowed={1000} if how == "allowed" else (),
+            allowed={1000} if how.startswith("allowed") else (),
             now=second if how == "just started" else LATE,
         )
     assert program.poll() is None

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gemlet.cli import environment
 from gemlet.daemon import mps as daemon_mps
+from gemlet.daemon.processes import Peer
 from gemlet.devices import mps
 from gemlet.errors import DaemonUnreachable, Refused
 from tests.unit.daemon import fakes
@@ -300,8 +302,21 @@ def test_a_control_daemon_where_the_caller_would_look(start_daemon, tmp_path):
     daemon = start_daemon()
     with pytest.raises(Refused, match="another MPS control daemon runs"):
         daemon.call("mps_start", places=[str(own)])
-    joined = daemon.call("join", group="g", limits={"sm": 0.25}, pipe_directory=str(own))
+    said = environment.own_pipes({"CUDA_MPS_PIPE_DIRECTORY": str(own)})
+    joined = daemon.call("join", group="g", limits={"sm": 0.25}, **said)
     assert joined["environment"] == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+
+
+def test_a_daemon_looks_at_no_directory_that_a_user_names(start_daemon, monkeypatch, tmp_path):
+    """It may be on a file system that never answers, of a server that is gone or of the user's own making."""
+    place = str(tmp_path / "hangs")
+    look = mps.control_of
+    monkeypatch.setattr(mps, "control_of", lambda path: pytest.fail("looked") if str(path) == place else look(path))
+    daemon = start_daemon()
+    daemon.call("join", group="g", pipe_directory=place)
+    daemon.call("environment", group="g", pipe_directory=place)
+    monkeypatch.setattr("gemlet.daemon.api.caller", lambda _, **__: Peer(pid=1, uid=12345))
+    daemon.call("mps", places=[place])
 
 
 def test_mps_keeps_the_daemon_from_ending_of_idleness(start_daemon, monkeypatch):

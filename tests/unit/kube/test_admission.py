@@ -232,6 +232,7 @@ def mounted(path, **volume):
                 ("ALL", {}),
                 ("DAC_READ_SEARCH", {}),
                 ("SYS_MODULE", {}),
+                ("SYS_BOOT", {}),  # kexec_load
                 ("SYS_RAWIO", {}),
                 ("BPF", {}),
             )
@@ -271,6 +272,7 @@ def mounted(path, **volume):
         *[
             (*mounted("/d", hostPath={"path": path}), "host's ")
             for path in (
+                "/efi/loader",
                 "/run/k3s/containerd",
                 "/run/k0s",
                 "/run/cri-dockerd.sock",

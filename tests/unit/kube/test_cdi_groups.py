@@ -69,7 +69,14 @@ def test_mps_needs_the_memory_that_its_server_shares():
     assert "/dev/shm" not in {mount.host for mount in edits().mounts}
     under = edits(mps={"CUDA_MPS_PIPE_DIRECTORY": "/run/gemlet/mps/pipe"}, under_mps=True)
     assert ("/dev/shm", False) in {(mount.host, mount.read_only) for mount in under.mounts}
+    assert ("/run/gemlet/mps/pipe", False) in {(mount.host, mount.read_only) for mount in under.mounts}
     assert environment(cdi.groups({"team": under}))["team"]["CUDA_MPS_PIPE_DIRECTORY"] == "/run/gemlet/mps/pipe"
+
+
+def test_nothing_of_the_daemons_can_be_written_to():
+    """Root in a container could put its own sockets there, and state for the next daemon."""
+    assert all(mount.read_only for mount in edits().mounts)
+    assert "/run/gemlet" in {mount.host for mount in edits().mounts}
 
 
 def test_the_simulated_machine_brings_its_driver():

@@ -113,9 +113,9 @@ class Setup:
     async def pre_start(self, plugin, *ids):
         await self.kubelet.call(plugin, "PreStartContainer")(messages.PreStartContainerRequest(devices_ids=ids))
 
-    def admit(self, plugin, pod, *ids):
+    def admit(self, plugin, pod, *ids, uid=""):
         self.pods.holders |= {
-            (plugin.resource_name, device): Pod(namespace="ns", name=pod, container="c") for device in ids
+            (plugin.resource_name, device): Pod(namespace="ns", name=pod, container="c", uid=uid) for device in ids
         }
 
 
@@ -235,6 +235,21 @@ def test_a_container_that_would_leave_its_share_does_not_start(setup, run):
             setup.more = {"hostPID": True}
             await refused(setup.pre_start(plugin, slot), "spec.hostPID")
             setup.node.book.host = dataclasses.replace(setup.node.book.host, access="simulated")
+            await setup.pre_start(plugin, slot)
+
+    run(scenario())
+
+
+def test_a_pod_is_not_checked_by_what_its_successor_of_that_name_says(setup, run):
+    """One that would leave its share, deleted with --force while its image comes, and made again without that."""
+
+    async def scenario():
+        async with setup.running(setup.slots()) as (plugin,):
+            slot = f"{FIRST}::0"
+            await setup.allocate(plugin, slot)
+            setup.admit(plugin, "p", slot, uid="uid-before")
+            await refused(setup.pre_start(plugin, slot), f"ns/p is another now than the one that has {slot}")
+            setup.admit(plugin, "p", slot, uid="uid-p")
             await setup.pre_start(plugin, slot)
 
     run(scenario())

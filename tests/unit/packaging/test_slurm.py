@@ -98,3 +98,25 @@ def test_a_job_that_is_not_listed_once_does_not_start(prolog, listed):
 def test_a_job_does_not_start_while_slurm_or_the_daemon_does_not_answer(prolog):
     assert prolog("", squeue="echo 'squeue: error: no contact' >&2; exit 1") == (DRAINS, "", False)
     assert prolog("101 gres:gemlet:30\n", gemlet="echo 'error: no daemon runs' >&2; exit 125") == (DRAINS, "", False)
+
+
+def test_the_epilog_ends_the_holder_and_nobody_who_has_its_number_by_then(tmp_path):
+    environment = os.environ | {"GEMLET_SLURM_DIRECTORY": str(tmp_path), "SLURM_JOB_ID": "7"}
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as holder:
+        try:
+            began = Path(f"/proc/{holder.pid}/stat").read_text().rpartition(") ")[2].split()[19]
+            for written in (f"{holder.pid} {int(began) - 1}", ""):
+                (tmp_path / "7").write_text(f"{written}\n")
+                subprocess.run([SCRIPTS / "epilog"], env=environment, check=True)
+                assert (holder.poll(), [*tmp_path.iterdir()]) == (None, [])
+            (tmp_path / "7").write_text(f"{holder.pid} {began}\n")
+            subprocess.run([SCRIPTS / "epilog"], env=environment, check=True)
+            assert holder.wait(10) == -15
+        finally:
+            holder.kill()
+
+
+def test_the_holder_ends_with_the_job(prolog, tmp_path):
+    assert prolog("101 gres:gemlet:30\n")[0] == 0
+    pid, began = map(int, (tmp_path / "jobs" / "101").read_text().split())
+    assert began == int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])

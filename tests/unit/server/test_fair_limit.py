@@ -145,6 +145,19 @@ def test_nobody_but_an_administrator_has_more_than_one_may_have(
         RawClient(s.path, "everybody").attach()
 
 
+def test_subordinate_uids_have_no_places_of_their_own(
+    serve: Callable[..., Served], greedy: Callable[[Served, int, str], tuple[int, str]]
+) -> None:
+    """Without them one user, who has 65536, left no connection to others."""
+    s = serve(of_one=5)
+    s.server.set_accounts([(LUIS, LUIS, ANA)])
+    assert greedy(s, ANA, "connections")[0] == 5
+    count, told = greedy(s, LUIS, "connections")
+    assert count == 0
+    assert f"user {ANA} has 5 of 5 connections" in told
+    assert greedy(s, EVE, "connections")[0] == 5
+
+
 def test_the_clients_of_a_groups_socket_count_together(serve: Callable[..., Served], tmp_path: Path) -> None:
     """Root in a container is not root of this machine."""
     s = serve(connections=16)
@@ -167,3 +180,16 @@ def test_places_come_back(serve: Callable[..., Served]) -> None:
         client = RawClient(s.path, "g").attach()
         client.close()
         wire.eventually(lambda: not any(g["clients"] for g in s.groups().values()))
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode != 0, reason="no namespaces"
+)
+def test_root_in_a_container_may_not_have_all_there_are(serve: Callable[..., Served]) -> None:
+    s = serve(of_one=5)
+    code = GREEDY.replace("os.setgroups([]); os.setgid(uid); os.setuid(uid)", "").replace("sys.stdin.readline()", "")
+    arguments = [s.path, "0", "connections", str(ROOT)]
+    for apart, expected in (([], 200), (["unshare", "--pid", "--fork"], 5)):
+        command = [*apart, sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert int(done.stdout.split()[0]) == expected
