@@ -463,7 +463,8 @@ class GroupBook:
                 f"the groups of {self._name_of(uid)} name {named} users already: expected at most {MAX_NAMED} in all",
                 hint="leave `users` of some groups out, or ask an administrator to configure a group",
             )
-        beside = [other.spec for other in others if device is None or other.device in (None, device)]
+        asked = minima.Minimum(spec.name, spec.min, device)
+        beside = [self.entries[rival.group].spec for rival in minima.rivals(asked, map(_minimum, others))]
         everywhere = [other.spec for other in others]
         return within(
             spec, self._quotas.of(uid), beside, everywhere, given=given, who=self._name_of(self._account(uid))
@@ -487,14 +488,11 @@ class GroupBook:
     def _admit(self, entry: Entry, busy: Mapping[str, int]) -> None:
         """Makes room for the group's minimum. Raises `Refused` if it cannot be guaranteed."""
         asked = _minimum(entry)
-        if minima.fits(asked, self._minima()):
-            return
-        for other in minima.rivals(asked, self._minima()):  # what only lingers makes room
-            rival = self.entries[other.group]
-            if rival.transient and not busy.get(other.group) and not _any_alive(rival):
-                self._drop(other.group)
-        if not minima.fits(asked, self._minima()):
-            raise minima.refusal(asked, self._minima())
+        while not minima.fits(asked, self._minima()):
+            rivals = [self.entries[other.group] for other in minima.rivals(asked, self._minima())]
+            lingering = [r.spec.name for r in rivals if r.transient and not busy.get(r.spec.name) and not _any_alive(r)]
+            if not [name for name in lingering if self._drop(name)]:
+                raise minima.refusal(asked, self._minima())
 
     def _minima(self) -> list[minima.Minimum]:
         return [_minimum(entry) for entry in self.entries.values()]

@@ -28,14 +28,18 @@ class Minimum:
 
 
 def rivals(asked: Minimum, held: Iterable[Minimum]) -> list[Minimum]:
-    """Those of ``held`` that leave less for ``asked``."""
-    return [
+    """Those of ``held`` that leave less for ``asked``: of its device, or where it may be on every one, of that on which
+    they leave least."""
+    met = [
         other
         for other in held
         if other.group != asked.group
         and other.share > 0
         and (other.device is None or asked.device is None or other.device == asked.device)
     ]
+    places = sorted({other.device for other in met if other.device is not None})
+    there = ([other for other in met if other.device in (None, place)] for place in places)
+    return min(there, key=_left, default=met)
 
 
 def fits(asked: Minimum, held: Iterable[Minimum]) -> bool:

@@ -205,6 +205,22 @@ def test_a_group_that_only_lingers_makes_room(book, server):
     assert set(server.groups) == {"b"}
 
 
+def test_a_minimum_on_every_device_needs_room_on_each_of_them(book, server):
+    join(book, "a", min=0.6, device=0, launcher=Process())
+    join(book, "b", min=0.6, device=1, launcher=Process())
+    join(book, "c", min=0.4, launcher=Process())
+    assert server.groups["c"]["min"] == 0.4
+    with pytest.raises(Refused, match="a holds 60% and c holds 40%"):
+        join(book, "d", min=0.1, launcher=Process())
+
+
+def test_what_only_lingers_makes_room_on_each_device(book, server):
+    for device in range(3):
+        join(book, f"g{device}", min=0.8, device=device)
+    join(book, "all", min=0.5, launcher=Process())
+    assert set(server.groups) == {"all"}
+
+
 def test_a_group_with_clients_does_not_make_room(book):
     join(book, "a", min=0.8)
     with pytest.raises(Refused):

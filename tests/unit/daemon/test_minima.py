@@ -41,6 +41,13 @@ def test_on_which_devices_two_meet(mine, theirs, meet):
     assert fits(Minimum("b", 0.6, mine), held) is not meet
 
 
+def test_a_group_for_every_device_needs_room_on_each_and_not_on_all_together():
+    held = [Minimum("a", 0.6, 0), Minimum("b", 0.5, 1), Minimum("c", 0.1)]
+    assert fits(Minimum("d", 0.3), held)
+    assert not fits(Minimum("d", 0.31), held)
+    assert rivals(Minimum("d", 0.31), held) == [held[0], held[2]]
+
+
 def test_a_refusal_names_who_is_in_the_way_and_what_is_left():
     held = [Minimum("a", 0.5, 0), Minimum("b", 0.2), Minimum("c", 0.9, 1)]
     error = refusal(Minimum("d", 0.4, 0), held)

@@ -91,6 +91,14 @@ def test_minima_on_other_devices_do_not_count_and_memory_does(ruled):
         join(ruled, "c", uid=ANA, device=2, memory=1 * GIB)
 
 
+def test_what_a_user_has_on_several_devices_is_not_taken_together(ruled):
+    join(ruled, "a", uid=ANA, device=0, min=0.3, memory=GIB)
+    join(ruled, "b", uid=ANA, device=1, min=0.2, memory=GIB)
+    with pytest.raises(Refused, match="of which 30% is taken"):
+        join(ruled, "c", uid=ANA, min=0.2, memory=GIB)
+    join(ruled, "c", uid=ANA, min=0.1, memory=GIB)
+
+
 @pytest.mark.parametrize("uid", [0, DAEMON])
 def test_root_has_no_quota_and_may_pass_those_of_others(ruled, uid):
     ruled._owner = uid
