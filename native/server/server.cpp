@@ -28,8 +28,9 @@ namespace gemlet::server {
 
 namespace {
 
-// Python's, the listeners' and the devices', the API's connections (api.py), the launchers (launchers.py).
-constexpr size_t kOtherFiles = 128 + 256 + 1024;
+// Python's, the listeners' and the devices', the API's connections (api.py), the launchers (launchers.py), programs
+// outside (audit.py).
+constexpr size_t kOtherFiles = 128 + 256 + 1024 + 256;
 constexpr size_t kMaxDevices = 64;  // that clients have named
 
 Descriptor checked(int fd, const char* what) {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.daemon.processes import name_of
+from gemlet.daemon.processes import ProcessLauncher, name_of
 from gemlet.daemon.programs import started_at
 from gemlet.devices.mps import process
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 ACTIONS = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}
 DONE = {"stop": "stopped", "kill": "killed"}
+MOST_HELD = 256  # processes that are held by a descriptor; of others it must be known when they were started
 SETTLE_SECONDS = 30.0  # after the daemon's start: programs of the one before are on their way back
 
 
@@ -75,11 +76,22 @@ def named(who: Outsider, program: Program) -> Outsider:
 
 @dataclass(slots=True)
 class _Seen:
-    """One process. ``since``: when it was first seen; ``action``: what has become of it."""
+    """One process. ``since``: when it was first seen; ``ticks``: when it was started, 0 while nobody can tell;
+    ``action``: what has become of it. ``process``: by pidfd, as a program may keep its start from being known.
+    """
 
     since: float
+    ticks: int
     started: float | None
+    process: ProcessLauncher | None
     action: str = ""
+
+    def is_still(self, who: Process) -> bool:
+        if self.process is not None and not self.process.alive():
+            return False
+        if self.process is not None and 0 in (self.ticks, who.started):
+            return True
+        return self.ticks == who.started
 
 
 class Audit:
@@ -103,7 +115,7 @@ class Audit:
         self._find = find
         self._name_of = name_of
         self._account = account
-        self._seen: dict[tuple[int, int], _Seen] = {}  # by pid and start, so that a pid that is used again is another
+        self._seen: dict[int, _Seen] = {}  # by pid
 
     def look(
         self,
@@ -127,13 +139,16 @@ class Audit:
                 who = self._find(entry.pid) if entry.pid not in insiders else None
                 if who is None:
                     continue
-                key = (who.pid, who.started)
-                fresh = key not in before and key not in self._seen
-                seen = before.get(key) or self._seen.get(key) or _Seen(now, started_at(who.started))
-                self._seen[key] = seen
+                seen = self._seen.get(who.pid) or before.get(who.pid)
+                fresh = seen is None or not seen.is_still(who)
+                if seen is None or fresh:
+                    seen = self._first_seen(who, now)
+                elif seen.ticks == 0:
+                    seen.ticks, seen.started = who.started, started_at(who.started)
+                self._seen[who.pid] = seen
                 is_allowed = who.uid in allowed or self._account(who.uid) in allowed
                 left_alone = entry.graphics or (who.uid == 0 and not self._simulated) or is_allowed
-                acted = not left_alone and self._act(key, seen, spec, now=now)
+                acted = not left_alone and self._act(who, seen, spec, now=now)
                 outsider = Outsider(
                     pid=who.pid,
                     uid=who.uid,
@@ -151,27 +166,34 @@ class Audit:
                     news.append(outsider)
         return found, news
 
-    def _act(self, key: tuple[int, int], seen: _Seen, spec: AuditSpec, *, now: float) -> bool:
+    def _first_seen(self, who: Process, now: float) -> _Seen:
+        held = None
+        if sum(seen.process is not None for seen in self._seen.values()) < MOST_HELD:
+            with contextlib.suppress(OSError):
+                held = ProcessLauncher(who.pid)
+        return _Seen(now, who.started, started_at(who.started), held)
+
+    def _act(self, who: Process, seen: _Seen, spec: AuditSpec, *, now: float) -> bool:
         number = ACTIONS.get(spec.policy)
         due = now - seen.since >= spec.after and (now >= SETTLE_SECONDS or self._simulated)
         if number is None or not self._acts or not due or seen.action == DONE[spec.policy]:
             return False
-        if not self._signal(key, number):
+        if not self._signal(who, seen, number):
             return False
         seen.action = DONE[spec.policy]
         return True
 
-    def _signal(self, key: tuple[int, int], number: signal.Signals) -> bool:
-        pid, started = key
-        if pid <= 1 or pid == os.getpid():
+    def _signal(self, who: Process, seen: _Seen, number: signal.Signals) -> bool:
+        if who.pid <= 1 or who.pid == os.getpid():
             return False
         with contextlib.suppress(OSError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                who = self._find(pid)  # after the pidfd: it is the same process until the signal
-                if who is not None and 0 != who.started == started:
-                    signal.pidfd_send_signal(descriptor, number)
-                    return True
-            finally:
-                os.close(descriptor)
+            process = seen.process or ProcessLauncher(who.pid)
+            again = self._find(who.pid)  # with the pidfd: it is the same process until the signal
+            if again is None or again.uid != who.uid or not process.alive():
+                return False
+            if seen.process is None and seen.ticks == 0:
+                return False
+            if seen.is_still(again):
+                process.send(number)
+                return True
         return False

@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import select
+import signal
 import socket
 import struct
 from dataclasses import dataclass
@@ -106,6 +107,10 @@ class ProcessLauncher:
     def alive(self) -> bool:
         """Whether it still runs."""
         return not self._poll.poll(0)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signals it. Raises OSError if it has ended, or is another user's who may not be signalled."""
+        signal.pidfd_send_signal(self._descriptor, number)
 
 
 def start_of(pid: int) -> int:

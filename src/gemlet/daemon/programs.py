@@ -53,7 +53,9 @@ def look(pid: int) -> Program:
 
 
 def started_at(ticks: int) -> float | None:
-    """Seconds since 1970 of a start in clock ticks since boot."""
+    """Seconds since 1970 of a start in clock ticks since boot; None for 0, which is not known."""
+    if ticks == 0:
+        return None
     with contextlib.suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/stat").read_text().splitlines()
         boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ from gemlet.daemon.audit import SETTLE_SECONDS, Audit, used_outside
 from gemlet.devices.device import DeviceInfo, DeviceProcess
 from gemlet.devices.mps import Process, process
 from gemlet.model import AuditSpec
+from tests.hanging_exec import hanging
 from tests.waiting import eventually
 
 DEVICE = DeviceInfo(index=0, uuid="GPU-0", name="x", memory_total=1, memory_used=None, utilization=None)
@@ -38,6 +40,12 @@ def program():
 
 def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def pending(pid: int) -> set[int]:
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    mask = int(lines["SigPnd"], 16) | int(lines["ShdPnd"], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 def test_who_is_no_client_is_outside_and_said_once():
@@ -127,6 +135,25 @@ def test_who_is_left_alone(program, how):
         )
     assert program.poll() is None
     assert state(program.pid) in "SRD"  # not stopped
+
+
+def test_nobody_escapes_by_a_start_that_cannot_be_known():
+    with hanging() as pid:
+        audit = Audit(acts=True)
+        spec = AuditSpec(policy="kill", after=10.0)
+        assert [who.pid for who in audit.look(using(pid), (), spec, now=LATE)[0]] == [pid]
+        assert audit.look(using(pid), (), spec, now=LATE + 9)[1] == []
+        assert [who.action for who in audit.look(using(pid), (), spec, now=LATE + 10)[1]] == ["killed"]
+        assert signal.SIGKILL in pending(pid)  # it ends as soon as its file system lets it
+
+
+def test_a_start_that_becomes_known_makes_no_other_process(program):
+    audit = Audit(acts=False, find=known(started=0))
+    audit.look(using(program.pid), (), AuditSpec(), now=1.0)
+    audit._find = known(started=7)
+    ((who,), news) = audit.look(using(program.pid), (), AuditSpec(), now=9.0)
+    assert (who.seconds, news) == (8.0, [])
+    assert who.started is not None
 
 
 def test_it_never_signals_itself_or_init():
