@@ -3,9 +3,11 @@
 #include <dlfcn.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "hook/link/system_calls.h"
@@ -58,17 +60,17 @@ void read_socket(Destination& d, const char* gemini_group) {
     }
 }
 
-// "memory=BYTES,max=MILLIONTHS", either of them alone, or nothing.
+// "memory=BYTES,max=MILLIONTHS", either of them alone, or nothing. No bytes are a limit, too.
 void read_limits(Destination& d) {
     const char* text = std::getenv("GEMLET_LIMITS");
-    const auto value = [text](const char* name) {
+    const auto value = [text](const char* name) -> std::optional<uint64_t> {
         const char* found = text ? std::strstr(text, name) : nullptr;
-        return found ? std::strtoull(found + std::strlen(name), nullptr, 10) : 0;
+        if (!found || !std::isdigit(static_cast<unsigned char>(found[std::strlen(name)]))) return std::nullopt;
+        return std::strtoull(found + std::strlen(name), nullptr, 10);
     };
-    const uint64_t memory = value("memory=");
-    d.memory_limit = memory ? memory : wire::kNoLimit;
-    const uint64_t millionths = value("max=");
-    if (millionths == 0 || millionths >= 1'000'000) return;
+    d.memory_limit = value("memory=").value_or(wire::kNoLimit);
+    const uint64_t millionths = value("max=").value_or(1'000'000);
+    if (millionths >= 1'000'000) return;
     d.agreed = wire::agreed_word(0, uint32_t(std::max(millionths * wire::kAgreedParts / 1'000'000, uint64_t{1})));
 }
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LIMIT = CONTEXT + 1024 * MIB
 EVERYTHING = 8192  # MiB; what `fill` takes of a device without a limit
 STRICT = {"GEMLET_STRICT": "1"}
-NOT_READY = 802
+OUT_OF_MEMORY, NOT_READY = 2, 802
 
 
 @pytest.fixture(scope="session")
@@ -195,6 +195,13 @@ def test_a_program_whose_limits_were_granted_keeps_to_them(
     assert 0 < results["fill"] <= 1024
     assert results["work"] > 700  # ms, at a fifth of the time, for 300 ms of work
     assert said.count("keeping to the limits that it was started with") == 1, said
+
+
+def test_a_program_that_was_granted_no_memory_has_none(
+    attempt: Callable[..., Attempt], unwilling: Callable[[str], str]
+) -> None:
+    program = attempt("init", "context", GEMLET_SOCKET=unwilling("no daemon"), GEMLET_LIMITS="memory=0")
+    assert program.results()[0] == {"init": 0, "context": OUT_OF_MEMORY}
 
 
 def test_signals_do_not_shorten_the_wait_for_an_answer(machine: Machine, attempt: Callable[..., Attempt]) -> None:
