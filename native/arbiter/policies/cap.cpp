@@ -6,7 +6,9 @@
 namespace gemlet::arbiter {
 
 void Cap::reset(double max, Nanoseconds block, Nanoseconds now) {
-    max_ = max;
+    // A thousandth of a millisecond a second: the pause after a block of less would be longer than the clock counts.
+    constexpr double kLeast = 1e-6;
+    max_ = max > 0.0 ? std::max(max, kLeast) : 0.0;
     // A maximum so small that a second of it is less than a block runs in blocks of that.
     block_ = std::min(static_cast<double>(block), max * kSecond);
     balance_ = block_;

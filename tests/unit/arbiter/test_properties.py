@@ -20,6 +20,9 @@ SPECS: list[dict[str, Any]] = [
 ]
 MORE: list[dict[str, Any]] = [
     *SPECS,
+    {"max": 1e-15},
+    {"min": 1e-300, "priority": "best-effort"},
+    {"weight": 1e-320, "sm": 1e-320},
     {"priority": "latency"},
     {"priority": "latency", "sm": 0.3},
     {"workload": "compute"},

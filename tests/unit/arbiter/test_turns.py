@@ -390,6 +390,22 @@ def test_a_group_with_clients_stays(scene):
         s.arbiter.remove_group(s.groups["a"], 0)
 
 
+@pytest.mark.parametrize("most", [5e-324, 1e-300, 1e-15, 1e-12, 1e-9])
+@pytest.mark.parametrize("priority", ["normal", "latency"])
+def test_a_maximum_of_next_to_nothing_lets_the_arbiter_rest(scene, most, priority):
+    s = scene()
+    s.group("a", max=most, priority=priority)
+    s.group("b")
+    s.client(1, "a", wants=True)
+    s.client(2, "b", wants=True)
+    for _ in range(400):  # beyond the second in which what it used counts
+        s.to(s.ms + 5)
+        for client in list(s.holders):
+            s.stop(client)
+            s.request(client)
+    assert s.used("a") <= 5, "a turn, and no other"
+
+
 def test_reasons_are_for_people(scene):
     s = pair(scene)
     s.group("never", max=0.0)
