@@ -76,7 +76,7 @@ std::vector<Traced> Server::traced() {
 
 void Server::note_unmanaged(const Client& client, std::string group, const std::string& why) {
     unmanaged_.put({client.pid, client.uid, client.command, std::move(group), why, client.strict, clock(), false,
-                    client.started, client.limited});
+                    client.started, client.limited, accounts_.of(client.uid)});
 }
 
 // Also those that joined and use no device.
@@ -132,7 +132,7 @@ void Server::look_at_unmanaged(Nanoseconds now) {
         if (kill(entry.pid, 0) != 0 && errno == ESRCH)
             ended.push_back(entry);
         else if (now >= look_at_unmanaged_ && unmanaged_looked_at_.insert(entry.pid).second)
-            inquiries_.ask("user " + std::to_string(entry.uid), kUnmanaged | uint32_t(entry.pid), entry.pid);
+            inquiries_.ask("user " + std::to_string(entry.account), kUnmanaged | uint32_t(entry.pid), entry.pid);
     }
     if (now >= look_at_unmanaged_) look_at_unmanaged_ = now + kLook;
     for (const Unmanaged& entry : ended) unmanaged_.looked_at(entry.pid, 0);

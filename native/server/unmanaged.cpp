@@ -18,11 +18,11 @@ void UnmanagedList::put(Unmanaged entry) {
     forget(entry.pid);
     if (entries_.size() >= kMost) {
         std::unordered_map<uid_t, size_t> count;
-        for (const Unmanaged& known : entries_) ++count[known.uid];
+        for (const Unmanaged& known : entries_) ++count[known.account];
         const auto most = std::max_element(count.begin(), count.end(),
                                            [](const auto& a, const auto& b) { return a.second < b.second; });
         entries_.erase(std::find_if(entries_.begin(), entries_.end(),
-                                    [&](const Unmanaged& known) { return known.uid == most->first; }));
+                                    [&](const Unmanaged& known) { return known.account == most->first; }));
     }
     entries_.push_back(std::move(entry));
 }

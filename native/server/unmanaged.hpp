@@ -21,6 +21,7 @@ struct Unmanaged {
     bool joined = false;   // it is governed as soon as it uses a device
     uint64_t started = 0;  // ticks since boot, so that a pid that is used again is another process
     bool limited = false;  // it says that it keeps to limits that it was given
+    uid_t account = 0;     // as whose it is counted (accounts.hpp)
 };
 
 // Those whose connection is gone, or never was. Bounded: one user's cannot push those of others out.

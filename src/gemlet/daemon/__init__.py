@@ -28,7 +28,7 @@ inventory.py processes.py    what the daemon asks of the driver, and of the kern
 known_devices.py the devices that the driver shows
 programs.py program_names.py    what people call a program;  users.py: who a user is;  aside.py: work that may block
 allocator.py     memory of large answers goes back to the kernel
-mps.py           gemlet's MPS control daemon;  mps_state.py: its states
+mps.py           gemlet's MPS control daemon;  mps_state.py: its states;  pipe_directories.py: those of others
 mps_environment.py mps_answers.py    a program's variables of MPS; answers about MPS
 connection.py autostart.py    the command line's side: asking a daemon, and starting one
 """

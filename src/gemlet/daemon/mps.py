@@ -28,6 +28,7 @@ from gemlet.daemon.mps_state import (
     named,
     obstacles,
 )
+from gemlet.daemon.pipe_directories import PipeDirectories
 from gemlet.decoding import from_json
 from gemlet.devices import mps
 from gemlet.errors import Refused
@@ -77,6 +78,8 @@ class Mps:
         self._remembered: Remembered | None = None
         self._servers: tuple[MpsServer, ...] = ()
         self._problem: str | None = None
+        self._directories = PipeDirectories()
+        self._in_default: tuple[MpsControl, ...] = ()
         self._asked = self._learned = 0  # questions for servers and clients so far; the last one answered
 
     def restore(self) -> MpsStatus:
@@ -93,10 +96,10 @@ class Mps:
             self._remember(Remembered(intent="on", pid=alive.pid, started=alive.started, program=""))
         return self.look()
 
-    def look(self, places: Sequence[str] = ()) -> MpsStatus:
+    def look(self, foreign: Sequence[MpsControl] = ()) -> MpsStatus:
         """As it is now, as far as that costs nothing: servers and clients are those of the last `learn`.
 
-        ``places``: pipe directories in which to look for control daemons of others, besides CUDA's default.
+        ``foreign``: control daemons of others, besides that in CUDA's default pipe directory.
         """
         known = self._remembered
         alive = mps.process(known.pid) if known else None
@@ -116,12 +119,28 @@ class Mps:
             program=known.program if known else "",
             problem=self._problem,
             servers=self._servers,
-            foreign=self._foreign(places),
+            foreign=tuple({control.pid: control for control in (*foreign, *self._in_default)}.values()),
         )
 
-    async def learn(self, places: Sequence[str] = ()) -> MpsStatus:
-        """As `look`, after asking the control daemon for its servers and clients."""
-        status = self.look(places)
+    async def find_foreign(self, places: Sequence[str] = (), *, asked_by: int | None = None) -> tuple[MpsControl, ...]:
+        """The control daemons of others in ``places``, pipe directories that the user ``asked_by`` names; looks into
+        CUDA's default, too.
+        """
+        if not self._simulated:
+            self._in_default = await self._living((mps.DEFAULT_PIPE_DIRECTORY,), None)
+        return await self._living(places, asked_by) if places else ()
+
+    async def _living(self, places: Sequence[str], asked_by: int | None) -> tuple[MpsControl, ...]:
+        others = [place for place in places if Path(place) != self.pipe]
+        found = await self._directories.find(others, asked_by=asked_by)
+        return tuple(
+            MpsControl(pid=control.pid, uid=control.uid, pipe_directory=place) for place, control in found.items()
+        )
+
+    async def learn(self, places: Sequence[str] = (), *, asked_by: int | None = None) -> MpsStatus:
+        """As `look`, after asking the control daemon for its servers and clients, and looking into ``places``."""
+        foreign = await self.find_foreign(places, asked_by=asked_by)
+        status = self.look(foreign)
         if status.pid is None:
             return status
         self._asked += 1
@@ -134,13 +153,19 @@ class Mps:
             problem = f"{error.message} ({error.hint})" if error.hint else error.message
         if number > self._learned:  # an older question that is answered later knows less
             self._learned, self._servers, self._problem = number, servers, problem
-        return self.look(places)
+        return self.look(foreign)
 
     def _stop(self, *options: str) -> str:
         return command("mps", "stop", *options, simulated=self._simulated)
 
     async def start(
-        self, devices: Sequence[DeviceInfo], *, places: Sequence[str] = (), program: str | None, force: bool
+        self,
+        devices: Sequence[DeviceInfo],
+        *,
+        places: Sequence[str] = (),
+        asked_by: int | None = None,
+        program: str | None,
+        force: bool,
     ) -> tuple[MpsStatus, bool, list[str]]:
         """Starts the control daemon: (status, whether it was off before, what to say).
 
@@ -148,7 +173,8 @@ class Mps:
         it. Raises `Refused`, `MpsError`.
         """
         async with self._changing:
-            status = self.look(places)
+            others = await self.find_foreign(places, asked_by=asked_by)
+            status = self.look(others)
             if status.state == "on":
                 return status, False, []
             if status.state == "stopping":
@@ -171,7 +197,7 @@ class Mps:
             intent = Remembered(intent="on", pid=started.pid, started=started.started, program=control.program)
             self._remember(intent)
             logger.info("mps started pid=%d pipe=%s", started.pid, self.pipe)
-            return self.look(places), True, [f"{obstacle.message}; {obstacle.hint}" for obstacle in found]
+            return self.look(others), True, [f"{obstacle.message}; {obstacle.hint}" for obstacle in found]
 
     async def stop(self, *, force: bool, seconds: int | None, groups: dict[int, str]) -> tuple[MpsStatus, bool]:
         """Stops it: (status, whether it ran). Raises `Refused` while programs use it, `MpsError`.
@@ -238,15 +264,6 @@ class Mps:
         named_ = program or remembered or os.environ.get("GEMLET_MPS_CONTROL")
         simulated = paths.sim_dir() if self._simulated and not named_ else None
         return mps.Control(mps.find_program(named_, simulated), pipe=self.pipe, log=self.log)
-
-    def _foreign(self, places: Sequence[str]) -> tuple[MpsControl, ...]:
-        default = () if self._simulated else (mps.DEFAULT_PIPE_DIRECTORY,)
-        found: dict[int, MpsControl] = {}
-        for place in (*default, *places):
-            control = mps.control_of(place) if Path(place) != self.pipe else None
-            if control:
-                found.setdefault(control.pid, MpsControl(pid=control.pid, uid=control.uid, pipe_directory=place))
-        return tuple(found.values())
 
     def _remember(self, what: Remembered) -> None:
         self._remembered = what

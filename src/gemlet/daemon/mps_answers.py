@@ -34,13 +34,17 @@ async def answer(service: Service, request: MpsLook | MpsStart | MpsStop, peer: 
     """Looks, starts or stops. Raises `Refused`, `MpsError`."""
     match request:
         case MpsLook(places=places):
-            # A look at them may never end, and all others wait for it.
+            # The daemon opens no directory that an ordinary user names: the user may make it wait.
             trusted = administers(peer.uid) and not peer.contained
-            return _document(service, await service.mps.learn(places if trusted else ()))
+            return _document(service, await service.mps.learn(places if trusted else (), asked_by=peer.uid))
         case MpsStart():
             check_administrator(peer, "start MPS")
             status, changed, said = await service.mps.start(
-                service.devices.listed(), places=request.places, program=request.program, force=request.force
+                service.devices.listed(),
+                places=request.places,
+                asked_by=peer.uid,
+                program=request.program,
+                force=request.force,
             )
         case MpsStop():
             check_administrator(peer, "stop MPS")

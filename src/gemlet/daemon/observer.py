@@ -100,7 +100,7 @@ class Observer:
         self.recorder = Recorder(self._open_history)
         self._accounting = Accounting(server, inventory)
         self._account_now = asyncio.Event()
-        self._programs = Programs()
+        self._programs = Programs(account=account)
         self._audit = Audit(
             acts=options.shared or options.simulated,
             simulated=options.simulated,
@@ -264,6 +264,7 @@ class Observer:
         except DeviceError as error:
             logger.debug("accounting: %s", error)
             return False
+        await self._mps.find_foreign()
         # Under MPS a driver may list the server in place of its clients.
         mps = self._mps.look()
         lists_all = self._sees_outside and mps.state == "off" and not mps.foreign

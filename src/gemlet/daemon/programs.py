@@ -1,13 +1,16 @@
 """Who a process is to people: its name, user, start and container, read from /proc.
 
 A command line is memory of the program, and the kernel lets its reader wait while the program's memory is being
-changed, for ever if the program hangs in a driver. So the daemon reads in a thread and never waits long for it.
+changed, for ever if the program hangs in a driver, or has put its command line into a file of a file system that does
+not answer. So the daemon reads in a thread of the user's and never waits long for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +18,7 @@ import msgspec
 
 from gemlet.daemon.aside import Aside
 from gemlet.daemon.program_names import VARIABLES, called, container_of
-from gemlet.devices.mps import process
+from gemlet.devices.mps import process, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -72,37 +75,67 @@ def _read(pid: int, name: str) -> str:
 
 
 class Programs:
-    """Looks each program up once, in a thread."""
+    """Looks each program up once, in a thread of its user's.
 
-    def __init__(self, look: Callable[[int], Program] = look) -> None:
+    ``user_of``: the uid of a pid, as far as it is known; ``account``: the uid as which that is counted.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[int], Program] = look,
+        user_of: Callable[[int], int | None] = user_of,
+        account: Callable[[int], int] = lambda uid: uid,
+    ) -> None:
         self._look = look
-        self._found: dict[Key, Program | None] = {}  # None: asked, not yet known
+        self._user_of = user_of
+        self._account = account
+        self._found: dict[Key, Program | _Asked] = {}
         self._aside = Aside("programs")
 
     def find(self, key: Key) -> Program:
         """What is known of it by now."""
-        return self._found.get(key) or Program()
+        found = self._found.get(key)
+        return found if isinstance(found, Program) else Program()
 
-    def ask(self, keys: Iterable[Key]) -> bool:
-        """Looks up those of ``keys`` that are new, and forgets all others. Whether there were new ones."""
+    def ask(self, keys: Iterable[Key]) -> set[int | None]:
+        """Looks up those of ``keys`` that are new, and forgets all others. Whose new ones there were."""
         wanted = set(keys)
         for gone in self._found.keys() - wanted:
             del self._found[gone]
-        new = wanted - self._found.keys()
-        for key in new:
-            self._found[key] = None
-        if new:
-            self._aside.do(self._look_at_new)
-        return bool(new)
+        users = set()
+        for key in wanted - self._found.keys():
+            uid = self._user_of(key[0])
+            user = None if uid is None else self._account(uid)
+            self._found[key] = _Asked(user)
+            users.add(user)
+        for user in users:
+            self._aside.do(_LookAtNew(self, user), lane=user)
+        return users
 
     async def settle(self, keys: Iterable[Key], *, patience: float = PATIENCE) -> None:
-        """As `ask`, and gives the thread a moment to find out about new ones."""
-        if not self.ask(keys):
-            return
-        await self._aside.settle(patience)
+        """As `ask`, and gives the threads a moment to find out about new ones."""
+        users = self.ask(keys)
+        await asyncio.gather(*(self._aside.settle(patience, lane=user) for user in users))
 
-    def _look_at_new(self) -> None:
-        for key in [key for key, found in list(self._found.items()) if found is None]:
+    def look_at_new(self, user: int | None) -> None:
+        """Looks up the new programs of ``user``. May block."""
+        for key in [key for key, found in list(self._found.items()) if found == _Asked(user)]:
             found = self._look(key[0])
             if key in self._found:
                 self._found[key] = found
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Of a program of ``user``'s, and not yet known."""
+
+    user: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _LookAtNew:
+    programs: Programs
+    user: int | None
+
+    def __call__(self) -> None:
+        self.programs.look_at_new(self.user)

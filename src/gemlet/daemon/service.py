@@ -35,6 +35,7 @@ from gemlet.daemon.subordinate_uids import SubordinateUids
 from gemlet.daemon.users import Users
 from gemlet.decoding import convert
 from gemlet.devices import host_memory
+from gemlet.devices.started import count_users_by
 from gemlet.errors import ConfigError, DaemonError, Refused
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Service:
         self.users = Users()
         self.subordinates = SubordinateUids(shared=options.shared)
         self._counted = self.subordinates.ranges
+        count_users_by(self.subordinates.account)
         self.book = GroupBook(
             server,
             owner=os.getuid(),

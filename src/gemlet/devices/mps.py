@@ -94,16 +94,27 @@ def parse_server_status(text: str) -> str:
     return lines[-1].rpartition(" ")[2].upper() if lines else ""
 
 
+def _status(pid: int) -> dict[str, list[str]]:
+    # Not the owner of the directory: that is root's for a process that must not be traced.
+    lines = Path("/proc", str(pid), "status").read_text(errors="replace").splitlines()
+    return {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def user_of(pid: int) -> int | None:
+    """The uid of a process; None if it has ended."""
+    try:
+        return int(_status(pid)["Uid"][1])
+    except (OSError, KeyError, IndexError, ValueError):
+        return None
+
+
 def process(pid: int) -> Process | None:
     """The process, or None if it has ended."""
-    directory = Path("/proc", str(pid))
     try:
-        # Not the owner of the directory: that is root's for a process that must not be traced.
-        lines = (directory / "status").read_text(errors="replace").splitlines()
-        command = (directory / "comm").read_text(errors="replace").removesuffix("\n")
+        status = _status(pid)
+        command = Path("/proc", str(pid), "comm").read_text(errors="replace").removesuffix("\n")
     except OSError:
         return None
-    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     try:
         state, uid, threads = status["State"][0], int(status["Uid"][1]), int(status["Threads"][0])
     except (KeyError, IndexError, ValueError):

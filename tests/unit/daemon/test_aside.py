@@ -55,13 +55,32 @@ def test_programs_that_come_and_go_leave_nothing_behind_work_that_hangs() -> Non
         assert go_on.wait(60)
         return Program(name=str(pid))
 
-    programs = Programs(look)
+    programs = Programs(look, user_of=lambda _: 1000)
     for pid in range(1, 100):
         programs.ask([(pid, 0)])
         assert hangs.wait(60)
     assert len(programs._aside) == 1
     go_on.set()
     eventually(lambda: programs.find((99, 0)).name == "99")
+
+
+def test_work_that_hangs_holds_up_its_own_lane_alone() -> None:
+    aside, done = Aside("test"), []
+    hanging = Hanging(aside)
+    aside.do(lambda: done.append(1), lane="other")
+    assert asyncio.run(aside.settle(60.0, lane="other"))
+    assert done == [1]
+    assert not asyncio.run(aside.settle(0.0001))
+    hanging.go_on.set()
+    assert asyncio.run(aside.settle(60.0))
+
+
+def test_threads_end_with_their_work() -> None:
+    aside = Aside("test that ends")
+    for lane in range(9):
+        aside.do(lambda: None, lane=lane)
+    eventually(lambda: all(thread.name != "test that ends" for thread in threading.enumerate()))
+    assert len(aside) == 0
 
 
 def test_work_that_fails_costs_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -114,6 +114,26 @@ def test_a_program_that_hangs_holds_nobody_up():
     eventually(lambda: programs.find((1, 0.0)).name == "True")
 
 
+def test_a_program_that_hangs_leaves_those_of_its_user_without_names_alone():
+    go_on = threading.Event()
+
+    def name(pid):
+        assert pid != 1 or go_on.wait(60)
+        return Program(name=f"p{pid}")
+
+    programs = Programs(name, user_of=lambda pid: pid % 2)
+
+    async def run():
+        await programs.settle([(1, 0.0)], patience=0.01)
+        await programs.settle([(1, 0.0), (2, 0.0), (3, 0.0)], patience=0.01)
+
+    asyncio.run(run())
+    eventually(lambda: programs.find((2, 0.0)).name == "p2")
+    assert programs.find((3, 0.0)) == Program()
+    go_on.set()
+    eventually(lambda: programs.find((3, 0.0)).name == "p3")
+
+
 def test_one_is_looked_up_once():
     asked = []
     programs = Programs(lambda pid: asked.append(pid) or Program(name="x"))
