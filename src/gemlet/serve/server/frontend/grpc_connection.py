@@ -300,7 +300,8 @@ class GrpcConnection(asyncio.Protocol):
                 self._acknowledge(call.unacknowledged, call.number)
                 call.unacknowledged = 0
                 self._plan()
-            if call.buffer and call.began is None and not self._withheld:
+            owed = call.buffer or handler.kept_bytes
+            if owed and call.began is None and not self._withheld:
                 call.began = self.server.loop.time()
             if call.half_closed and not call.end_seen:
                 self._pass_end(call, handler)
@@ -483,7 +484,8 @@ class GrpcConnection(asyncio.Protocol):
     # Accounts
 
     def count(self, call: GrpcCall) -> None:
-        nbytes = len(call.buffer) + call.out_bytes + call.waiting_bytes
+        kept = call.handler.kept_bytes if call.handler is not None else 0
+        nbytes = len(call.buffer) + kept + call.out_bytes + call.waiting_bytes
         self._bytes += nbytes - call.counted
         call.counted = nbytes
         if self._bytes != self._held:
