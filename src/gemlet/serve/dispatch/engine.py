@@ -384,10 +384,27 @@ class Engine:
         held_back = bool(self._quarantine.alone)  # others may wait for this batch
         error = future.exception()
         whole = error is None and len(requests) == len(batch.requests)
+        try:
+            self._pass_on(work, spec, requests, future)
+        except Exception:
+            logger.exception("answers of %s failed", spec.label)
+        work.parts -= 1  # whatever became of the answers: the gpu-let has done its work
+        if work.parts == 0:
+            for following in self._dispatcher.finish(batch, now, whole=whole):
+                self._execute(following)
+            if batch.gpu_let.retired:
+                self._ended.set()
+        if error is not None or held_back:
+            self.pump()  # a batch that must run again, or alone, may find another gpu-let free
+        self._tell_dropped()
+
+    def _pass_on(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
+        """Answers the requests of a part of a batch that has come back, or has them run again."""
+        error = future.exception()
         if error is None:
             rows = sum([request.rows for request in requests])
             work.served.statistics.ran(rows, future.result().ms)
-            self._answers.answer_all(work.served, spec, batch, requests, future.result())
+            self._answers.answer_all(work.served, spec, work.batch, requests, future.result())
         elif isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
             half = len(requests) // 2  # one of them is bad, perhaps: it fails by itself, and the others do not
             for part in (requests[:half], requests[half:]):
@@ -398,15 +415,6 @@ class Engine:
                 self._guilty_of(work.executor)
                 self.suspend(work.executor)
             self._went_wrong(work, requests, error)
-        work.parts -= 1
-        if work.parts == 0:
-            for following in self._dispatcher.finish(batch, now, whole=whole):
-                self._execute(following)
-            if batch.gpu_let.retired:
-                self._ended.set()
-        if error is not None or held_back:
-            self.pump()  # a batch that must run again, or alone, may find another gpu-let free
-        self._tell_dropped()
 
     def _guilty_of(self, executor: Executor) -> tuple[set[str], bool]:
         """The models that a dead executor may have died of, and whether it ran nothing else.

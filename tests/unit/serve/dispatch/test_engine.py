@@ -125,6 +125,19 @@ async def test_what_waits_becomes_one_batch_and_each_gets_its_own_rows():
 
 
 @scenario
+async def test_a_gpu_let_goes_on_when_an_answer_fails():
+    """Whatever it is that was not foreseen: it costs the requests of one batch."""
+    bench = Bench()
+    call = bench.send(1.0)
+    call.answer = mock.Mock(side_effect=UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"))
+    bench.send(2.0)
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers[1] == [4.0]
+    assert bench.engine.in_flight == 0
+
+
+@scenario
 async def test_a_request_of_many_rows_is_not_divided():
     bench = Bench()
     bench.send(0.0)

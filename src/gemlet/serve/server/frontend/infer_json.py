@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Parameters = dict[str, Any]
 MAX_DIMENSIONS = 32
+MAX_ELEMENTS = 1 << 48  # of a shape, where each 0 is a 1: libraries multiply all sizes, also of what is empty
 MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
 MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
 MAX_TENSOR_BYTES = 64 * 1024**2  # of tensors that come as text, where nothing else is asked for
@@ -322,10 +323,13 @@ def are_checked(inputs: list[Tensor]) -> None:
 
 
 def about(form: Form, parameters: Parameters) -> About:
-    """What a model that gets requests is told beside the inputs."""
+    """What a model that gets requests is told beside the inputs. Raises Refusal."""
     own = {name: value for name, value in parameters.items() if name not in OURS}
-    timeout = parameters.get("timeout", 0)
-    return form.id, tuple(form.outputs or ()), timeout, _encode(own).decode() if own else ""
+    timeout = min(parameters.get("timeout", 0), MAX_TIMEOUT_US)
+    try:
+        return form.id, tuple(form.outputs or ()), timeout, _encode(own).decode() if own else ""
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise Refusal("invalid", f"the parameters cannot be told to {form.model}: {error}") from None
 
 
 def chosen(form: Form, outputs: list[Tensor], *, sure: bool = True) -> list[Tensor]:
@@ -447,7 +451,11 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
 
 def check_shape(name: str, shape: Sequence[int]) -> None:
     """Raises Refusal."""
-    if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):
+    if len(shape) > MAX_DIMENSIONS:
+        raise Refusal("invalid", f"input {name!r} has {len(shape)} dimensions: expected at most {MAX_DIMENSIONS}")
+    if shape and max(shape) > MAX_ELEMENTS:  # which may have more digits than Python writes
+        raise Refusal("invalid", f"input {name!r}: its shape has a size above {MAX_ELEMENTS}")
+    if any(size < 0 for size in shape) or prod([size or 1 for size in shape]) > MAX_ELEMENTS:
         raise Refusal("invalid", f"input {name!r}: {list(shape)} is not a valid shape")
 
 
