@@ -32,7 +32,7 @@ class Handler(Protocol):
 
     @property
     def kept_bytes(self) -> int:
-        """Of a message, with its prefix, that waits for the end of its call, which the client owes; 0: there is none."""
+        """Of a message, with its prefix, that waits for the end of its call; the client owes that. 0: there is none."""
         ...
 
     def message(self, data: bytes, encoding: bytes) -> None:

@@ -35,6 +35,7 @@ MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
 MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
 MAX_TENSOR_BYTES = 64 * 1024**2  # of tensors that come as text, where nothing else is asked for
 OURS = frozenset({"timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
+MAX_STRUCTURE = 64 * 1024  # bytes of a request beside its tensors: it waits with these, and is not counted
 STRUCTURES = 256  # of requests without their data, that are remembered
 STRUCTURE_BYTES = 4096  # of one
 NOT_JSON = (b"NaN", b"Infinity")
@@ -153,6 +154,8 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
         request = _decoded(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Refusal("invalid", f"not an inference request: {error}") from None
+    if len(text) > MAX_STRUCTURE:
+        _check_structure(request)
     inputs = []
     left = limit
     for each in request.inputs:
@@ -165,6 +168,22 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
         inputs.append(Decoded(each.name, each.datatype, tuple(each.shape), parameters, data))
     outputs = [(each.name, each.parameters or {}) for each in request.outputs or ()]
     return Asked(inputs, request.id, request.parameters or {}, outputs)
+
+
+def _check_structure(request: _Request) -> None:
+    """Raises Refusal."""
+    bare = [msgspec.structs.replace(each, data=msgspec.Raw(b"0")) for each in request.inputs]
+    try:
+        check_structure(len(_encode(msgspec.structs.replace(request, inputs=bare))))
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise Refusal("invalid", f"not an inference request: {error}") from None
+
+
+def check_structure(nbytes: int) -> None:
+    """Raises Refusal if a request has too many bytes beside its tensors."""
+    if nbytes > MAX_STRUCTURE:
+        message = f"the request has {nbytes} bytes beside its tensors: expected at most {MAX_STRUCTURE}"
+        raise Refusal("invalid", message)
 
 
 def given(request: Asked, tail: memoryview) -> list[Tensor]:
