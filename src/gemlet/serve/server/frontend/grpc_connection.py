@@ -32,8 +32,6 @@ STREAM_WINDOW = 256 * 1024  # bytes
 WINDOWS = 2 * MAX_STREAMS
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
 READ_BYTES, READ_BYTES_OF_SMALL = 32 * 1024, 2 * 1024
-MANY_EVENTS = 64  # in so few bytes: these are small frames
-TURN_S = 0.002
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
 
@@ -49,13 +47,12 @@ class GrpcConnection(asyncio.Protocol):
         self.regions = server.service.regions.of(self._user)
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # has arrived, and waits for its turn
-        self._read_bytes = READ_BYTES
-        self._until = 0.0  # loop time at which its turn ends
+        self._read_bytes = READ_BYTES_OF_SMALL  # as many as take a turn
         self._to_look: dict[int, GrpcCall] = {}  # whose messages wait for another turn
         self._http = Connection(Role.SERVER, CONFIGURATION)
         self._calls: dict[int, GrpcCall] = {}
         self._sending: dict[int, GrpcCall] = {}  # with something to send
-        self.control = OneByOne(server.loop)
+        self.control = OneByOne(server.turns)
         self._share = server.limits.held_bytes // 4  # bytes of one client; a message, and windows, may be more
         self._withheld = False  # calls wait until others have gone
         self._queued = 0  # bytes of messages for which the client has no room
@@ -101,31 +98,31 @@ class GrpcConnection(asyncio.Protocol):
         self.active = self.server.loop.time()
         if self._unread:
             self._unread += data
+        elif len(data) <= READ_BYTES_OF_SMALL:  # as usual
+            self._take(data)
         else:
-            self._read(data)
+            self._read(data, due=False)
 
-    def _read(self, data: bytes) -> None:
-        """Takes what has arrived, for as long as a turn lasts; the rest in the next one."""
-        self._until, at = self.server.loop.time() + TURN_S, 0
-        while not self._closing:
-            at, begun = at + self._read_bytes, at
-            self._take(data[begun:at])
-            if at >= len(data):
-                break
-            if self._turn_is_over() and self._transport is not None:
+    def _read(self, data: bytes, *, due: bool) -> None:
+        """Takes what has arrived, for as long as a turn lasts; the rest in a later one. ``due``: it is its turn."""
+        turns, clock, at = self.server.turns, self.server.loop.time, 0
+        while at < len(data) and not self._closing:
+            if not due and turns.over() and self._transport is not None:
                 self._unread = data[at:]
                 self._transport.pause_reading()
-                self.server.loop.call_soon(self._read_on)
+                turns.add(self._read_on)
                 return
-
-    def _turn_is_over(self) -> bool:
-        return self.server.loop.time() > self._until
+            due, begun, began = False, at, clock()
+            at += self._read_bytes
+            self._take(data[begun:at])
+            fits = turns.fitting(self._read_bytes, clock() - began)
+            self._read_bytes = max(READ_BYTES_OF_SMALL, min(READ_BYTES, fits))
 
     def _read_on(self) -> None:
         data, self._unread = self._unread, b""
         if not data or self._closing:
             return
-        self._read(data)
+        self._read(data, due=True)
         if not self._unread and self._full_since is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -133,26 +130,23 @@ class GrpcConnection(asyncio.Protocol):
         planned, self._planned = self._planned, True  # one write for all answers that are given meanwhile
         try:
             self._http.receive_data(data)
-            count = self._act()
+            self._act()
         except NGH2Error:
             self.close()
             return
         finally:
             self._planned = planned
-        self._read_bytes = READ_BYTES if count <= MANY_EVENTS else READ_BYTES_OF_SMALL
         self._flush()
         self._hold()
         if not self._http.want_read:  # the client was told what it did wrong
             self.close()
 
-    def _act(self) -> int:
-        """Does what the library's events ask for; how many there were."""
-        events = self._http.events()
-        for event in events:
+    def _act(self) -> None:
+        """Does what the library's events ask for."""
+        for event in self._http.events():
             act = ACTS.get(type(event))
             if act is not None:
                 act(self, event)
-        return len(events)
 
     def eof_received(self) -> None:
         self.abort()
@@ -311,7 +305,7 @@ class GrpcConnection(asyncio.Protocol):
         """The messages that are whole; whether some wait for another turn. Raises TooLong."""
         handed_over = False
         while call.buffer and call.number in self._calls and not handler.full:
-            if handed_over and self._turn_is_over():  # a window has room for fifty thousand
+            if handed_over and self.server.turns.over():  # a window has room for fifty thousand
                 self.look_later(call)
                 return True
             found = grpc_wire.taken(call.buffer, self.server.limits.request_bytes)
@@ -455,18 +449,17 @@ class GrpcConnection(asyncio.Protocol):
 
     def look_later(self, call: GrpcCall) -> None:
         if not self._to_look:
-            self.server.loop.call_soon(self._look_on)
+            self.server.turns.add(self._look_on)
         self._to_look[call.number] = call
 
     def _look_on(self) -> None:
         """A turn for calls whose messages wait, those first that have waited for the longest, and one at least."""
-        self._until = self.server.loop.time() + TURN_S
         waiting, self._to_look = list(self._to_look.values()), {}
         if not waiting:
             return  # the connection has ended
         self.look(waiting[0])
         for call in waiting[1:]:
-            if self._turn_is_over():
+            if self.server.turns.over():
                 self.look_later(call)
             else:
                 self.look(call)

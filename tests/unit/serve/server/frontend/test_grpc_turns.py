@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server.frontend import grpc_connection, grpc_server
+from gemlet.serve.server.frontend import grpc_server, turns
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
@@ -22,7 +22,7 @@ def connected():
 
 
 def test_others_have_turns_between_small_frames(monkeypatch):
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
     async def run():
         connection, transport = connected()
@@ -42,7 +42,7 @@ def test_others_have_turns_between_small_frames(monkeypatch):
 
 
 def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
     async def run():
         connection, transport = connected()
@@ -58,7 +58,7 @@ def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
 
 
 def test_a_connection_that_ends_meanwhile_is_not_read_on(monkeypatch):
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
     async def run():
         raised = []
@@ -85,7 +85,7 @@ def room(stream):
 
 def test_others_have_turns_between_messages_of_streams(monkeypatch):
     """A message has five bytes at least, and a frame thousands of them."""
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
     taken = []
 
     def take(asking, data, _encoding):
