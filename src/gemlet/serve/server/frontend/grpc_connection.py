@@ -77,7 +77,9 @@ class GrpcConnection(asyncio.Protocol):
         )
         self._http.set_local_window_size(WINDOWS * STREAM_WINDOW)
         self._flush()
-        if not self.server.enter(self, transport):
+        entered = self.server.enter(self, transport)
+        self.control.peer = self.peer
+        if not entered:
             self.close()
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -110,7 +112,7 @@ class GrpcConnection(asyncio.Protocol):
             if not due and turns.over() and self._transport is not None:
                 self._unread = data[at:]
                 self._transport.pause_reading()
-                turns.add(self._read_on)
+                turns.add(self.peer, self._read_on)
                 return
             due, begun, began = False, at, clock()
             at += self._read_bytes
@@ -449,7 +451,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def look_later(self, call: GrpcCall) -> None:
         if not self._to_look:
-            self.server.turns.add(self._look_on)
+            self.server.turns.add(self.peer, self._look_on)
         self._to_look[call.number] = call
 
     def _look_on(self) -> None:

@@ -101,7 +101,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of it
-        if not self.server.enter(self, transport):
+        entered = self.server.enter(self, transport)
+        self._control.peer = self.peer
+        if not entered:
             self._fail(Bad(503, f"{self.server.most_connections} clients are connected already", "overload"))
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -152,7 +154,7 @@ class Connection(asyncio.Protocol):
     def _read_later(self) -> None:
         if not self._paused and not self._reads_on:
             self._reads_on = True
-            self.server.turns.add(self._read_on)
+            self.server.turns.add(self.peer, self._read_on)
 
     def _read_on(self) -> None:
         self._reads_on = False

@@ -16,6 +16,7 @@ class OneByOne:
     with it; at once, if the turn is not over."""
 
     def __init__(self, turns: Turns) -> None:
+        self.peer = ""
         self._turns = turns
         self._waiting: deque[Callable[[], None]] = deque()
         self._planned = False
@@ -37,7 +38,7 @@ class OneByOne:
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            self._turns.add(self._next)
+            self._turns.add(self.peer, self._next)
 
     def _next(self) -> None:
         self._planned = False

@@ -1,5 +1,5 @@
 """The event loop's time for what clients send without end: all of them together have a little of it in each turn of the
-loop, one after another, and those who send little at a time wait for none of them."""
+loop, one peer after another, and those who send little at a time wait for none of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # by peer, the next one first
         self._until: float | None = None  # loop time at which the time of this turn is over; None: none was asked for
         self._planned = False
 
-    def add(self, go_on: Callable[[], None]) -> None:
-        """Calls ``go_on``, for one piece at least, when those who came before have had their time."""
-        self._waiting.append(go_on)
+    def add(self, peer: str, go_on: Callable[[], None]) -> None:
+        """Calls ``go_on``, for one piece at least, when it is the peer's turn, and those who came before have had
+        theirs."""
+        self._waiting.setdefault(peer, deque()).append(go_on)
         self._plan()
 
     def over(self) -> bool:
@@ -54,8 +55,13 @@ class Turns:
     def _next(self) -> None:
         self._planned = False
         self._until = self._loop.time() + TURN_S
-        for _ in range(len(self._waiting)):
-            self._waiting.popleft()()
+        for _ in range(sum(map(len, self._waiting.values()))):
+            peer = next(iter(self._waiting))
+            queue = self._waiting.pop(peer)
+            go_on = queue.popleft()
+            if queue:
+                self._waiting[peer] = queue  # behind the other peers
+            go_on()
             if self.over():
                 break
         if self._waiting:
