@@ -250,7 +250,7 @@ def options(parameters: Parameters, call: Call) -> None:
     for name, value in (("timeout", timeout), ("priority", priority)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise Refusal("invalid", f"parameter {name} is {value!r}, not a whole number from 0 on")
-    if parameters.get("sequence_id") not in {None, 0, ""}:
+    if parameters.get("sequence_id") not in (None, 0, ""):  # it may be a list
         raise Refusal("unsupported", "sequences are not served: requests of a model are independent")
     call.timeout_ms, call.priority = min(timeout, MAX_TIMEOUT_US) / 1000, priority
 
