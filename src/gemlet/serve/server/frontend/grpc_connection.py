@@ -32,6 +32,8 @@ STREAM_WINDOW = 256 * 1024  # bytes
 WINDOWS = 2 * MAX_STREAMS
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
 READ_BYTES, READ_BYTES_OF_SMALL = 32 * 1024, 2 * 1024
+CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
+FREE_CALLS = 16  # of a connection, that do not count: most clients have no more
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
 
@@ -483,14 +485,19 @@ class GrpcConnection(asyncio.Protocol):
         nbytes = len(call.buffer) + kept + call.out_bytes + call.waiting_bytes
         self._bytes += nbytes - call.counted
         call.counted = nbytes
-        if self._bytes != self._held:
+        if self._holding != self._held:
             self._plan()
+
+    @property
+    def _holding(self) -> int:
+        """Bytes of its calls, and those that they take by their number."""
+        return self._bytes + CALL_BYTES * max(0, len(self._calls) - FREE_CALLS)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""
         if self._transport is None:
             return
-        held = self._bytes
+        held = self._holding
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:

@@ -209,6 +209,27 @@ def test_whole_messages_whose_calls_never_end_are_bounded_in_number_and_time(mes
     asyncio.run(run())
 
 
+def test_calls_that_do_nothing_count_by_their_number():
+    """Those of thousands of connections would take a gigabyte."""
+
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)))
+        connection = grpc_connection.GrpcConnection(server)
+        connection.connection_made(Transport())
+        client = Connection(Role.CLIENT)
+        client.initiate_connection()
+        for _ in range(grpc_connection.FREE_CALLS + 10):
+            client.send_request(
+                [*HEADERS[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *HEADERS[3:]]
+            )
+        connection.data_received(client.data_to_send())
+        assert server.holdings.total == 10 * grpc_connection.CALL_BYTES
+        connection.connection_lost(None)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
 async def feed(client, reader, writer):
     """Sends what there is room for, until the connection ends."""
     with contextlib.suppress(ConnectionError):
