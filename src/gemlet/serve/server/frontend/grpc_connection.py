@@ -31,7 +31,7 @@ STREAM_WINDOW = 256 * 1024  # bytes
 # Calls that wait for their turn may fill half of the connection's; the library gives it back by halves.
 WINDOWS = 2 * MAX_STREAMS
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
-READ_BYTES, READ_BYTES_OF_SMALL = 32 * 1024, 2 * 1024
+READ_BYTES, READ_BYTES_OF_SMALL = 256 * 1024, 2 * 1024
 CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
 FREE_CALLS = 16  # of a connection, that do not count: most clients have no more
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
@@ -225,7 +225,8 @@ class GrpcConnection(asyncio.Protocol):
             return True
         if not self._calls and self._full_since is None and self._blocked_since is None:
             return False  # of thousands, most
-        since = [each for each in (self._full_since, self._blocked_since, self.began) if each is not None]
+        began = None if self._unread else self.began  # what waits here for its turn is not the client's fault
+        since = [each for each in (self._full_since, self._blocked_since, began) if each is not None]
         return bool(since) and now - min(since) > self.server.limits.request_s
 
     # What the client sends

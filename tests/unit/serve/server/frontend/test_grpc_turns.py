@@ -57,6 +57,21 @@ def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
     asyncio.run(run())
 
 
+def test_a_client_whose_bytes_wait_here_is_not_too_slow(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+    async def run():
+        connection, _ = connected()
+        connection.data_received(PREFACE + frame(1, 4, 1, HEADER))
+        later = connection.server.loop.time() + 1e6
+        assert connection.too_slow(later)  # it owes a message
+        connection.data_received(MORE_ROOM * 20_000)
+        assert not connection.too_slow(later)
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 def test_a_connection_that_ends_meanwhile_is_not_read_on(monkeypatch):
     monkeypatch.setattr(turns, "TURN_S", 0.0)
 
