@@ -24,6 +24,7 @@ from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.dispatch.served import Models
+from gemlet.serve.dispatch.waiting_bytes import WaitingBytes
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied
 from gemlet.serve.models.specification import ModelError
@@ -81,7 +82,7 @@ class Engine:
         self.models = Models()
         self.expectation = Expectation()
         self.closing = ""  # why new calls are refused
-        self.waiting_bytes = 0
+        self.waiting_bytes = WaitingBytes(MAX_WAITING_BYTES)
         self._clock = clock
         self._quarantine = Quarantine()
         self._answers = Answers(self.models, self._quarantine, clock, self._name_of)
@@ -137,7 +138,7 @@ class Engine:
             may_be_late, priority = not call.timeout_ms, priority + THROUGHPUT_PRIORITY_OFFSET
         if 0 < call.timeout_ms < slo:
             slo = call.timeout_ms
-        self.waiting_bytes += call.nbytes
+        self.waiting_bytes.add(label, call.nbytes)
         self._answers.in_flight += 1
         self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
 
@@ -192,7 +193,7 @@ class Engine:
             route = self._routes[gpu_let] = routes(gpu_let)
             gpu_let.suspended = route.executor is not None and route.executor.died.is_set()
         for request in moved:
-            self.waiting_bytes -= request.payload.nbytes
+            self.waiting_bytes.remove(request.model, request.payload.nbytes)
             self._resubmit(request)
         self.pump()
 
@@ -237,7 +238,7 @@ class Engine:
         """Takes out the requests of clients that are gone."""
         self._sweeping = False
         for request in self._dispatcher.take_out(lambda request: request.payload.gone):
-            self.waiting_bytes -= request.payload.nbytes
+            self.waiting_bytes.remove(request.model, request.payload.nbytes)
             self._answers.forget(request)
 
     def _look_at_deadlines(self) -> None:
@@ -320,13 +321,14 @@ class Engine:
         if self.closing and not call.nested:
             raise Refusal("unavailable", self.closing, retry_s=1)
         call.nbytes = sum([len(tensor.data) for tensor in call.inputs])
-        if self.waiting_bytes + call.nbytes > MAX_WAITING_BYTES:
-            message = f"waiting requests already take {self.waiting_bytes} bytes"
-            raise Refusal("overload", message, retry_s=1)
         assert call.spec is not None
-        queue = self._dispatcher.queues.get(call.spec.label)
+        label, waiting = call.spec.label, self.waiting_bytes
+        if not waiting.has_room(label, call.nbytes):
+            message = f"waiting requests take {waiting.total} bytes, those for {label} {waiting.of(label)}"
+            raise Refusal("overload", message, retry_s=1)
+        queue = self._dispatcher.queues.get(label)
         if queue is not None and len(queue) >= MAX_WAITING:
-            raise Refusal("overload", f"{len(queue)} requests for {call.spec.label} already wait", retry_s=1)
+            raise Refusal("overload", f"{len(queue)} requests for {label} already wait", retry_s=1)
 
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
@@ -353,7 +355,7 @@ class Engine:
             route = self._routes[batch.gpu_let]
             served = self.models.get(batch.place.model)
             for request in batch.requests:
-                self.waiting_bytes -= request.payload.nbytes
+                self.waiting_bytes.remove(request.model, request.payload.nbytes)
             if served is None:
                 for request in batch.requests:
                     self._answers.refuse(request, self.models.unknown(request.payload.model))
@@ -384,10 +386,27 @@ class Engine:
         held_back = bool(self._quarantine.alone)  # others may wait for this batch
         error = future.exception()
         whole = error is None and len(requests) == len(batch.requests)
+        try:
+            self._pass_on(work, spec, requests, future)
+        except Exception:
+            logger.exception("answers of %s failed", spec.label)
+        work.parts -= 1  # whatever became of the answers: the gpu-let has done its work
+        if work.parts == 0:
+            for following in self._dispatcher.finish(batch, now, whole=whole):
+                self._execute(following)
+            if batch.gpu_let.retired:
+                self._ended.set()
+        if error is not None or held_back:
+            self.pump()  # a batch that must run again, or alone, may find another gpu-let free
+        self._tell_dropped()
+
+    def _pass_on(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
+        """Answers the requests of a part of a batch that has come back, or has them run again."""
+        error = future.exception()
         if error is None:
             rows = sum([request.rows for request in requests])
             work.served.statistics.ran(rows, future.result().ms)
-            self._answers.answer_all(work.served, spec, batch, requests, future.result())
+            self._answers.answer_all(work.served, spec, work.batch, requests, future.result())
         elif isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
             half = len(requests) // 2  # one of them is bad, perhaps: it fails by itself, and the others do not
             for part in (requests[:half], requests[half:]):
@@ -398,15 +417,6 @@ class Engine:
                 self._guilty_of(work.executor)
                 self.suspend(work.executor)
             self._went_wrong(work, requests, error)
-        work.parts -= 1
-        if work.parts == 0:
-            for following in self._dispatcher.finish(batch, now, whole=whole):
-                self._execute(following)
-            if batch.gpu_let.retired:
-                self._ended.set()
-        if error is not None or held_back:
-            self.pump()  # a batch that must run again, or alone, may find another gpu-let free
-        self._tell_dropped()
 
     def _guilty_of(self, executor: Executor) -> tuple[set[str], bool]:
         """The models that a dead executor may have died of, and whether it ran nothing else.
@@ -474,7 +484,7 @@ class Engine:
             self._answers.refuse(request, self.models.unknown(call.model, call.version))
             return
         request.model = served.spec.label
-        self.waiting_bytes += call.nbytes
+        self.waiting_bytes.add(request.model, call.nbytes)
         self._dispatcher.submit(request)
         self._arm()
 
@@ -483,5 +493,5 @@ class Engine:
             self._refuse_dropped(drop)
 
     def _refuse_dropped(self, drop: Drop) -> None:
-        self.waiting_bytes -= drop.request.payload.nbytes
+        self.waiting_bytes.remove(drop.request.model, drop.request.payload.nbytes)
         self._answers.refuse_dropped(drop)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MAX_LINES = 200_000  # that wait to be written
 WRITE_S = 0.5
+MOST = 1024  # characters of what clients and models say: lines wait in memory, and on the disk for longer
+CUT = "..."
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,12 +102,12 @@ class RequestLog:
         """A request without an answer of its model."""
         line = Line(
             time=self._unix(call.arrived),
-            model=call.model,
-            version=version or call.version,
-            id=call.id,
+            model=_shortened(call.model),
+            version=_shortened(version or call.version),
+            id=_shortened(call.id),
             trace=call.trace,
             outcome=outcome,
-            message=message,
+            message=_shortened(message),
             total_ms=_rounded(now - call.arrived),
             tries=call.tries,
         )
@@ -118,7 +120,7 @@ class RequestLog:
             time=self._unix(call.arrived),
             model=call.model,
             version=ran.version,
-            id=call.id,
+            id=_shortened(call.id),
             trace=call.trace,
             outcome="answered",
             rows=request.rows,
@@ -162,6 +164,10 @@ class RequestLog:
             if self._lost:
                 logger.warning("%s: %d requests are not logged", path, self._lost)
         self._lost = 0
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST else text[: MOST - len(CUT)] + CUT
 
 
 def _rounded(ms: float) -> float:

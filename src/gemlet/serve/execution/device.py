@@ -35,6 +35,8 @@ MAX_DELAY_S = 30.0
 STEADY_S = 30.0  # an executor that lived this long did not die of its arguments
 LOAD_SECONDS = 1800.0  # for a model; large ones come over slow networks
 UNLOAD_SECONDS = 30.0
+BACK_SECONDS = 30.0  # for which a model that is new waits for an executor that is being started again
+BACK_CHECK_S = 0.05
 LOAD_DEATHS = 2  # of executors that start again, while they load a model; after that they start without it
 
 
@@ -128,8 +130,11 @@ class Device:
 
         A model that cannot be loaded, or whose load the executor does not survive, is a ModelError with its ``key``.
 
-        A device whose executor is being started again gets this when it is back.
+        A device whose executor is being started again gets this when it is back. What is new to it waits for that: only
+        then it shows whether it can be loaded.
         """
+        if self.backend not in PER_GPU_LET and models.keys() - self.models.keys():
+            await self._back()
         async with self._lock:
             if self.parked:
                 if gpu_lets:
@@ -139,6 +144,8 @@ class Device:
                 await self._processes(models, gpu_lets)
                 return
             executor = self._executors[WHOLE]
+            if executor.died.is_set() and models.keys() - self.models.keys():
+                raise self._away()
             try:
                 if not executor.died.is_set():
                     await self._load(executor, models)
@@ -147,6 +154,18 @@ class Device:
                 logger.info("device %d is being started again; its gpu-lets come with it", self.index)
             self.models |= models
             self.gpu_lets = tuple(gpu_lets)
+
+    async def _back(self) -> None:
+        """Returns when its executor does not have to be started again. Raises ExecutorFailed."""
+        try:
+            async with asyncio.timeout(BACK_SECONDS):
+                while not self.parked and self._executors[WHOLE].died.is_set():  # noqa: ASYNC110  it is seldom
+                    await asyncio.sleep(BACK_CHECK_S)
+        except TimeoutError:
+            raise self._away() from None
+
+    def _away(self) -> ExecutorFailed:
+        return ExecutorFailed(f"the executor of device {self.index} is being started again", hint="try again later")
 
     async def retire(self, models: frozenset[str]) -> None:
         """Unloads all models but these, and ends the executors of gpu-lets that are no more."""

@@ -240,18 +240,23 @@ class Executor:
     ) -> asyncio.Future[Result]:
         """Runs a batch; ``requests``: what it is made of, if the model wants to know.
 
-        The future raises ModelError, GpuLetGone, ExecutorDied."""
+        The future raises ModelError, GpuLetGone, ExecutorDied, and what goes wrong with what was given; this does not.
+        """
         future: asyncio.Future[Result] = self._loop.create_future()
         if self._transport is None or self._inputs is None:
             future.set_exception(GpuLetGone(f"{self.name} is not running"))  # it did not die of this batch
             return future
         self._ticket += 1
-        held: list[int] = []
-        tensors = tuple([self._place(each, held) for each in inputs])
-        self._held[self._ticket] = held
+        held = self._held[self._ticket] = []
+        try:
+            tensors = tuple([self._place(each, held) for each in inputs])
+            frame = protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors, requests))
+        except Exception as error:  # noqa: BLE001  its gpu-let would be taken for busy if nothing came back
+            self._give_back(self._ticket)
+            future.set_exception(error)
+            return future
         self._waiting[self._ticket] = future
-        lane = self._lanes.get(gpu_let, self._transport)
-        lane.write(protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors, requests)))
+        self._lanes.get(gpu_let, self._transport).write(frame)
         return future
 
     def reply(self, message: protocol.Reply) -> None:

@@ -49,6 +49,19 @@ def test_each_request_has_a_line_whose_stages_sum_to_its_time(tmp_path):
     assert (unknown["outcome"], unknown["model"]) == ("unknown", "nobody")
 
 
+def test_what_clients_say_is_cut(tmp_path):
+    async def run():
+        service = Service()
+        service.engine.log = RequestLog(tmp_path / "log")
+        ask(service, id="i" * (1 << 20))
+        ask(service, model="m" * (1 << 20), version="v" * (1 << 20), id="i" * (1 << 20))
+        await service.engine.log.write()
+
+    asyncio.run(run())
+    assert [len(line["id"]) for line in written(tmp_path / "log")] == [request_log.MOST] * 2
+    assert (tmp_path / "log").stat().st_size < 8 * request_log.MOST
+
+
 def test_the_file_may_be_moved_away(tmp_path):
     log = RequestLog(tmp_path / "log")
     call = Call("m", [], print, now_ms())

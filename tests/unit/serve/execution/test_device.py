@@ -339,6 +339,28 @@ def test_a_model_that_cannot_be_loaded_leaves_the_device_as_it_was():
     asyncio.run(run())
 
 
+def test_what_is_new_waits_for_an_executor_that_is_started_again(monkeypatch):
+    async def run():
+        async with device_of("modelled") as (device, _, back):
+            good = {"echo": model(platform="modelled", parameters={"profile": "lenet1"})}
+            await device.prepare(good, [gpu_let("a")])
+            os.kill(device.executor("a").pid, 9)
+            await device.executor("a").died.wait()
+            with pytest.raises(GemletError, match="there is no profile"):
+                await device.prepare(good | {"new": model("new", platform="modelled")}, [gpu_let("a")])
+            assert len(back) == 1
+            assert device.models == good
+            monkeypatch.setattr("gemlet.serve.execution.device.BACK_SECONDS", 0.0)
+            os.kill(device.executor("a").pid, 9)
+            await device.executor("a").died.wait()
+            with pytest.raises(ExecutorFailed, match="being started again"):
+                await device.prepare({"other": good["echo"]}, [gpu_let("a")])
+            await device.prepare(good, [gpu_let("b")])  # nothing of it is new
+            assert device.gpu_lets == (gpu_let("b"),)
+
+    asyncio.run(run())
+
+
 ENDLESS = """
 import time
 import triton_python_backend_utils as pb_utils

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from unittest import mock
 
 import msgspec
 import pytest
@@ -231,5 +232,21 @@ def test_a_child_does_not_answer_in_the_place_of_its_parent(tmp_path):
             while os.path.exists(f"/proc/{child}"):  # noqa: ASYNC110, PTH110  nothing tells
                 await asyncio.sleep(0.01)
         await executor.close()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_sent_is_an_error_of_its_batch_and_leaves_nothing():
+    async def run():
+        executor = Executor("executor", "cpu", BackendOptions())
+        executor._transport, executor._inputs = mock.Mock(), mock.Mock(allocate=mock.Mock(return_value=0))
+        executor._inputs.view = memoryview(bytearray(1 << 20))
+        large = Input("X", "FP32", (1 << 17,), [bytes(1 << 19)], 1 << 19)
+        future = executor.run("let", "echo", [large, Input("Z", "FP32", (0, 10**30), [b""], 0)], 1)
+        with pytest.raises(OverflowError):
+            await future
+        executor._inputs.release.assert_called_once_with(0)
+        assert not executor._held
+        assert not executor._waiting
 
     asyncio.run(run())

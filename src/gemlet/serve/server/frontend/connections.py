@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gemlet.serve.server.frontend import limits, peers
 from gemlet.serve.server.frontend.holdings import Holdings
 from gemlet.serve.server.frontend.limits import Limits
+from gemlet.serve.server.frontend.turns import Turns
 from gemlet.tls_handshakes import Handshakes
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Known(Protocol):
     most_connections: int
     tokens: Tokens | None
     holdings: Holdings
+    turns: Turns
     connections: set[Any]
     draining: bool
 
@@ -107,6 +109,7 @@ class Server:
         self.tokens = tokens
         self.loop = asyncio.get_running_loop()
         self.holdings = Holdings(self.limits.held_bytes, self.loop.time)
+        self.turns = Turns(self.loop)
         self.unpacking = service.unpacking
         self.connections: set[Client] = set()
         self._of_peer: Counter[str] = Counter()  # connections

@@ -30,6 +30,11 @@ class Handler(Protocol):
         """Whether no further message is taken now."""
         ...
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of a message, with its prefix, that waits for the end of its call; the client owes that. 0: there is none."""
+        ...
+
     def message(self, data: bytes, encoding: bytes) -> None:
         """One that is whole. ``encoding``: empty, gzip or deflate."""
         ...

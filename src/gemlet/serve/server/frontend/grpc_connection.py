@@ -31,9 +31,9 @@ STREAM_WINDOW = 256 * 1024  # bytes
 # Calls that wait for their turn may fill half of the connection's; the library gives it back by halves.
 WINDOWS = 2 * MAX_STREAMS
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
-READ_BYTES, READ_BYTES_OF_SMALL = 32 * 1024, 2 * 1024
-MANY_EVENTS = 64  # in so few bytes: these are small frames
-TURN_S = 0.002
+READ_BYTES, READ_BYTES_OF_SMALL = 256 * 1024, 2 * 1024
+CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
+FREE_CALLS = 16  # of a connection, that do not count: most clients have no more
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
 
@@ -49,13 +49,12 @@ class GrpcConnection(asyncio.Protocol):
         self.regions = server.service.regions.of(self._user)
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # has arrived, and waits for its turn
-        self._read_bytes = READ_BYTES
-        self._until = 0.0  # loop time at which its turn ends
+        self._read_bytes = READ_BYTES_OF_SMALL  # as many as take a turn
         self._to_look: dict[int, GrpcCall] = {}  # whose messages wait for another turn
         self._http = Connection(Role.SERVER, CONFIGURATION)
         self._calls: dict[int, GrpcCall] = {}
         self._sending: dict[int, GrpcCall] = {}  # with something to send
-        self.control = OneByOne(server.loop)
+        self.control = OneByOne(server.turns)
         self._share = server.limits.held_bytes // 4  # bytes of one client; a message, and windows, may be more
         self._withheld = False  # calls wait until others have gone
         self._queued = 0  # bytes of messages for which the client has no room
@@ -80,7 +79,9 @@ class GrpcConnection(asyncio.Protocol):
         )
         self._http.set_local_window_size(WINDOWS * STREAM_WINDOW)
         self._flush()
-        if not self.server.enter(self, transport):
+        entered = self.server.enter(self, transport)
+        self.control.peer = self.peer
+        if not entered:
             self.close()
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -101,31 +102,31 @@ class GrpcConnection(asyncio.Protocol):
         self.active = self.server.loop.time()
         if self._unread:
             self._unread += data
+        elif len(data) <= READ_BYTES_OF_SMALL:  # as usual
+            self._take(data)
         else:
-            self._read(data)
+            self._read(data, due=False)
 
-    def _read(self, data: bytes) -> None:
-        """Takes what has arrived, for as long as a turn lasts; the rest in the next one."""
-        self._until, at = self.server.loop.time() + TURN_S, 0
-        while not self._closing:
-            at, begun = at + self._read_bytes, at
-            self._take(data[begun:at])
-            if at >= len(data):
-                break
-            if self._turn_is_over() and self._transport is not None:
+    def _read(self, data: bytes, *, due: bool) -> None:
+        """Takes what has arrived, for as long as a turn lasts; the rest in a later one. ``due``: it is its turn."""
+        turns, clock, at = self.server.turns, self.server.loop.time, 0
+        while at < len(data) and not self._closing:
+            if not due and turns.over() and self._transport is not None:
                 self._unread = data[at:]
                 self._transport.pause_reading()
-                self.server.loop.call_soon(self._read_on)
+                turns.add(self.peer, self._read_on)
                 return
-
-    def _turn_is_over(self) -> bool:
-        return self.server.loop.time() > self._until
+            due, begun, began = False, at, clock()
+            at += self._read_bytes
+            self._take(data[begun:at])
+            fits = turns.fitting(self._read_bytes, clock() - began)
+            self._read_bytes = max(READ_BYTES_OF_SMALL, min(READ_BYTES, fits))
 
     def _read_on(self) -> None:
         data, self._unread = self._unread, b""
         if not data or self._closing:
             return
-        self._read(data)
+        self._read(data, due=True)
         if not self._unread and self._full_since is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -133,26 +134,23 @@ class GrpcConnection(asyncio.Protocol):
         planned, self._planned = self._planned, True  # one write for all answers that are given meanwhile
         try:
             self._http.receive_data(data)
-            count = self._act()
+            self._act()
         except NGH2Error:
             self.close()
             return
         finally:
             self._planned = planned
-        self._read_bytes = READ_BYTES if count <= MANY_EVENTS else READ_BYTES_OF_SMALL
         self._flush()
         self._hold()
         if not self._http.want_read:  # the client was told what it did wrong
             self.close()
 
-    def _act(self) -> int:
-        """Does what the library's events ask for; how many there were."""
-        events = self._http.events()
-        for event in events:
+    def _act(self) -> None:
+        """Does what the library's events ask for."""
+        for event in self._http.events():
             act = ACTS.get(type(event))
             if act is not None:
                 act(self, event)
-        return len(events)
 
     def eof_received(self) -> None:
         self.abort()
@@ -227,7 +225,8 @@ class GrpcConnection(asyncio.Protocol):
             return True
         if not self._calls and self._full_since is None and self._blocked_since is None:
             return False  # of thousands, most
-        since = [each for each in (self._full_since, self._blocked_since, self.began) if each is not None]
+        began = None if self._unread else self.began  # what waits here for its turn is not the client's fault
+        since = [each for each in (self._full_since, self._blocked_since, began) if each is not None]
         return bool(since) and now - min(since) > self.server.limits.request_s
 
     # What the client sends
@@ -300,7 +299,8 @@ class GrpcConnection(asyncio.Protocol):
                 self._acknowledge(call.unacknowledged, call.number)
                 call.unacknowledged = 0
                 self._plan()
-            if call.buffer and call.began is None and not self._withheld:
+            owed = call.buffer or handler.kept_bytes
+            if owed and call.began is None and not self._withheld:
                 call.began = self.server.loop.time()
             if call.half_closed and not call.end_seen:
                 self._pass_end(call, handler)
@@ -310,7 +310,7 @@ class GrpcConnection(asyncio.Protocol):
         """The messages that are whole; whether some wait for another turn. Raises TooLong."""
         handed_over = False
         while call.buffer and call.number in self._calls and not handler.full:
-            if handed_over and self._turn_is_over():  # a window has room for fifty thousand
+            if handed_over and self.server.turns.over():  # a window has room for fifty thousand
                 self.look_later(call)
                 return True
             found = grpc_wire.taken(call.buffer, self.server.limits.request_bytes)
@@ -454,18 +454,17 @@ class GrpcConnection(asyncio.Protocol):
 
     def look_later(self, call: GrpcCall) -> None:
         if not self._to_look:
-            self.server.loop.call_soon(self._look_on)
+            self.server.turns.add(self.peer, self._look_on)
         self._to_look[call.number] = call
 
     def _look_on(self) -> None:
         """A turn for calls whose messages wait, those first that have waited for the longest, and one at least."""
-        self._until = self.server.loop.time() + TURN_S
         waiting, self._to_look = list(self._to_look.values()), {}
         if not waiting:
             return  # the connection has ended
         self.look(waiting[0])
         for call in waiting[1:]:
-            if self._turn_is_over():
+            if self.server.turns.over():
                 self.look_later(call)
             else:
                 self.look(call)
@@ -483,17 +482,23 @@ class GrpcConnection(asyncio.Protocol):
     # Accounts
 
     def count(self, call: GrpcCall) -> None:
-        nbytes = len(call.buffer) + call.out_bytes + call.waiting_bytes
+        kept = call.handler.kept_bytes if call.handler is not None else 0
+        nbytes = len(call.buffer) + kept + call.out_bytes + call.waiting_bytes
         self._bytes += nbytes - call.counted
         call.counted = nbytes
-        if self._bytes != self._held:
+        if self._holding != self._held:
             self._plan()
+
+    @property
+    def _holding(self) -> int:
+        """Bytes of its calls, and those that they take by their number."""
+        return self._bytes + CALL_BYTES * max(0, len(self._calls) - FREE_CALLS)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""
         if self._transport is None:
             return
-        held = self._bytes
+        held = self._holding
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:

@@ -65,6 +65,10 @@ class Single:
         self._call = call
         self._message: tuple[bytes, bytes] | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        return grpc_wire.PREFIX_BYTES + len(self._message[0]) if self._message is not None else 0
+
     def message(self, data: bytes, encoding: bytes) -> None:
         if self._message is not None:
             self._call.refuse(Refusal("invalid", "expected one message"))
@@ -242,6 +246,8 @@ class Asking:
 
 class InferStream:
     """ModelStreamInfer: answers come as they are ready; a request's id tells whose they are."""
+
+    kept_bytes = 0
 
     def __init__(self, server: GrpcServer, call: GrpcCall) -> None:
         self._server = server

@@ -38,7 +38,6 @@ MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
 # Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
 READ_BYTES = 2 * 1024
-TURN_S = 0.002
 TOO_MUCH = "clients hold too much: this request was under way for the longest"
 TRACE_BYTES = 64  # of a traceparent, which has 55
 
@@ -78,7 +77,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchanges: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._control = OneByOne(server.loop)
+        self._control = OneByOne(server.turns)
         self._unread = b""  # has arrived, and waits for its turn, or for answers to what was before it
         self._reads_on = False  # in the next turn of the loop
         self._closing = False
@@ -102,7 +101,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of it
-        if not self.server.enter(self, transport):
+        entered = self.server.enter(self, transport)
+        self._control.peer = self.peer
+        if not entered:
             self._fail(Bad(503, f"{self.server.most_connections} clients are connected already", "overload"))
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -128,40 +129,39 @@ class Connection(asyncio.Protocol):
             return
         if self._unread:
             self._unread += data
-        else:
-            self._read(data)
-
-    def _read(self, data: bytes) -> None:
-        """Takes what has arrived, for as long as a turn lasts and there is room for requests; the rest later."""
-        if len(data) <= READ_BYTES:  # as usual
+        elif len(data) <= READ_BYTES:  # as usual
             self._take(data)
-            return
-        end, at = self.server.loop.time() + TURN_S, 0
-        while not self._closing:
-            body = max(0, self._content_length - self._body_bytes) if self._header_complete else 0
-            at, begun = at + READ_BYTES + body, at
-            self._take(data[begun:at])
-            if at >= len(data):
-                break
-            if (self._paused or self.server.loop.time() > end) and self._transport is not None:
+        else:
+            self._read(data, due=False)
+
+    def _read(self, data: bytes, *, due: bool) -> None:
+        """Takes what has arrived, for as long as a turn lasts and there is room for requests; the rest later. ``due``:
+        it is its turn."""
+        at = 0
+        while at < len(data) and not self._closing:
+            if not due and (self._paused or self.server.turns.over()) and self._transport is not None:
                 self._unread = data[at:]
                 self.began = self.began or self.server.loop.time()  # a request is not complete
                 self._transport.pause_reading()
                 self._read_later()
                 self._hold()
                 return
+            due = False
+            body = max(0, self._content_length - self._body_bytes) if self._header_complete else 0
+            at, begun = at + READ_BYTES + body, at
+            self._take(data[begun:at])
 
     def _read_later(self) -> None:
         if not self._paused and not self._reads_on:
             self._reads_on = True
-            self.server.loop.call_soon(self._read_on)
+            self.server.turns.add(self.peer, self._read_on)
 
     def _read_on(self) -> None:
         self._reads_on = False
         if self._paused or self._closing:
             return
         data, self._unread = self._unread, b""
-        self._read(data)
+        self._read(data, due=True)
         if not self._unread and not self._paused and self._transport is not None:
             self._transport.resume_reading()
         self._hold()

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 Parameters = dict[str, Any]
 MAX_DIMENSIONS = 32
+MAX_ELEMENTS = 1 << 48  # of a shape, where each 0 is a 1: libraries multiply all sizes, also of what is empty
 MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
 MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
 MAX_TENSOR_BYTES = 64 * 1024**2  # of tensors that come as text, where nothing else is asked for
 OURS = frozenset({"timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
+MAX_STRUCTURE = 64 * 1024  # bytes of a request beside its tensors: it waits with these, and is not counted
 STRUCTURES = 256  # of requests without their data, that are remembered
 STRUCTURE_BYTES = 4096  # of one
 NOT_JSON = (b"NaN", b"Infinity")
@@ -152,6 +154,8 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
         request = _decoded(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Refusal("invalid", f"not an inference request: {error}") from None
+    if len(text) > MAX_STRUCTURE:
+        _check_structure(request)
     inputs = []
     left = limit
     for each in request.inputs:
@@ -164,6 +168,22 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
         inputs.append(Decoded(each.name, each.datatype, tuple(each.shape), parameters, data))
     outputs = [(each.name, each.parameters or {}) for each in request.outputs or ()]
     return Asked(inputs, request.id, request.parameters or {}, outputs)
+
+
+def _check_structure(request: _Request) -> None:
+    """Raises Refusal."""
+    bare = [msgspec.structs.replace(each, data=msgspec.Raw(b"0")) for each in request.inputs]
+    try:
+        check_structure(len(_encode(msgspec.structs.replace(request, inputs=bare))))
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise Refusal("invalid", f"not an inference request: {error}") from None
+
+
+def check_structure(nbytes: int) -> None:
+    """Raises Refusal if a request has too many bytes beside its tensors."""
+    if nbytes > MAX_STRUCTURE:
+        message = f"the request has {nbytes} bytes beside its tensors: expected at most {MAX_STRUCTURE}"
+        raise Refusal("invalid", message)
 
 
 def given(request: Asked, tail: memoryview) -> list[Tensor]:
@@ -230,7 +250,7 @@ def options(parameters: Parameters, call: Call) -> None:
     for name, value in (("timeout", timeout), ("priority", priority)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise Refusal("invalid", f"parameter {name} is {value!r}, not a whole number from 0 on")
-    if parameters.get("sequence_id") not in {None, 0, ""}:
+    if parameters.get("sequence_id") not in (None, 0, ""):  # it may be a list
         raise Refusal("unsupported", "sequences are not served: requests of a model are independent")
     call.timeout_ms, call.priority = min(timeout, MAX_TIMEOUT_US) / 1000, priority
 
@@ -322,10 +342,13 @@ def are_checked(inputs: list[Tensor]) -> None:
 
 
 def about(form: Form, parameters: Parameters) -> About:
-    """What a model that gets requests is told beside the inputs."""
+    """What a model that gets requests is told beside the inputs. Raises Refusal."""
     own = {name: value for name, value in parameters.items() if name not in OURS}
-    timeout = parameters.get("timeout", 0)
-    return form.id, tuple(form.outputs or ()), timeout, _encode(own).decode() if own else ""
+    timeout = min(parameters.get("timeout", 0), MAX_TIMEOUT_US)
+    try:
+        return form.id, tuple(form.outputs or ()), timeout, _encode(own).decode() if own else ""
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise Refusal("invalid", f"the parameters cannot be told to {form.model}: {error}") from None
 
 
 def chosen(form: Form, outputs: list[Tensor], *, sure: bool = True) -> list[Tensor]:
@@ -447,7 +470,11 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
 
 def check_shape(name: str, shape: Sequence[int]) -> None:
     """Raises Refusal."""
-    if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):
+    if len(shape) > MAX_DIMENSIONS:
+        raise Refusal("invalid", f"input {name!r} has {len(shape)} dimensions: expected at most {MAX_DIMENSIONS}")
+    if shape and max(shape) > MAX_ELEMENTS:  # which may have more digits than Python writes
+        raise Refusal("invalid", f"input {name!r}: its shape has a size above {MAX_ELEMENTS}")
+    if any(size < 0 for size in shape) or prod([size or 1 for size in shape]) > MAX_ELEMENTS:
         raise Refusal("invalid", f"input {name!r}: {list(shape)} is not a valid shape")
 
 

@@ -17,6 +17,7 @@ from gemlet.serve.server.frontend.infer_json import (
     check_count,
     check_shape,
     check_size,
+    check_structure,
     check_texts,
     finish,
     into_region,
@@ -36,7 +37,6 @@ RAW_OUTPUT_CONTENTS = 6  # of a ModelInferResponse
 COMMON = 1024  # parts of answers that are remembered
 MAX_SHIFT = 63
 FIELD_COST = 64  # bytes of text, about, that take as long as one more field does
-MAX_STRUCTURE = 64 * 1024
 
 # Which field of InferTensorContents holds a datatype; FP16 and BF16 go as raw contents only.
 CONTENTS = {
@@ -97,9 +97,7 @@ def plain_message(message: bytes, limit: int) -> bytes:
                 check_bytes(Tensor(each.name, each.datatype, tuple(each.shape), plain_contents[-1]))
     plain_contents += raw
     del request.raw_input_contents[:]
-    if request.ByteSize() > MAX_STRUCTURE:
-        told = f"the request has {request.ByteSize()} bytes beside its tensors: expected at most {MAX_STRUCTURE}"
-        raise Refusal("invalid", told)
+    check_structure(request.ByteSize())
     request.raw_input_contents.extend(plain_contents)
     return request.SerializeToString()
 

@@ -199,6 +199,8 @@ class UserRegions:
         user = self.user
         if user is None:
             raise Refusal("unsupported", "shared memory is for clients on the server's machine, whose user it can see")
+        if not name:  # which stands for all regions elsewhere
+            raise Refusal("invalid", "a shared memory region has a name")
         if name in self._regions:
             raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
         if len(self._regions) >= MAX_REGIONS:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.serve.server.frontend import grpc_connection, http_connection
+from gemlet.serve.server.frontend import turns
 
 
 @pytest.fixture(autouse=True)
 def _turns_have_no_end(monkeypatch):
-    for module in (http_connection, grpc_connection):
-        monkeypatch.setattr(module, "TURN_S", 3600.0)
+    monkeypatch.setattr(turns, "TURN_S", 3600.0)

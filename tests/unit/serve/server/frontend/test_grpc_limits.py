@@ -13,7 +13,7 @@ from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.server.frontend import grpc_connection, limits
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.limits import HELD_REQUESTS, Limits
-from tests.unit.serve.stand_in import Service, model
+from tests.unit.serve.stand_in import Service, Transport, model
 
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty settings
 PATIENCE_S = 60  # a limit for what never comes
@@ -159,8 +159,10 @@ def test_a_message_that_is_too_long_is_refused_before_it_is_here():
     asyncio.run(run())
 
 
-def test_who_sends_halves_of_messages_ends_where_others_need_the_room():
-    """One holds as much as there is for all, and never ends its messages; the other has its answers."""
+@pytest.mark.parametrize("missing", [8, 0])
+def test_who_sends_halves_of_calls_ends_where_others_need_the_room(missing):
+    """One holds as much as there is for all, and never ends its messages, or its calls after these; the other has its
+    answers."""
 
     async def run():
         server = GrpcServer(Service(model(slo_ms=1e6)), Limits(request_bytes=MIB))
@@ -171,7 +173,7 @@ def test_who_sends_halves_of_messages_ends_where_others_need_the_room():
             client = Connection(Role.CLIENT)
             client.initiate_connection()
             number = client.send_request([*HEADERS])
-            client.send_data(number, b"\0" + MIB.to_bytes(4, "big") + bytes(MIB - 8))
+            client.send_data(number, b"\0" + MIB.to_bytes(4, "big") + bytes(MIB - missing))
             hoards.append(asyncio.create_task(feed(client, reader, writer)))
         while not server.holdings.evicted:  # noqa: ASYNC110  it tells nobody
             await asyncio.sleep(0.01)
@@ -181,6 +183,51 @@ def test_who_sends_halves_of_messages_ends_where_others_need_the_room():
         await asyncio.gather(*hoards)
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("message", [b"", of_size(64).SerializeToString()], ids=["empty", "whole"])
+def test_whole_messages_whose_calls_never_end_are_bounded_in_number_and_time(message):
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)), Limits(request_bytes=MIB, request_s=0.0))
+        connection, transport = grpc_connection.GrpcConnection(server), Transport()
+        connection.connection_made(transport)
+        client = Connection(Role.CLIENT)
+        client.initiate_connection()
+        number = client.send_request([*HEADERS])
+        client.send_data(number, b"\0" + len(message).to_bytes(4, "big") + message)
+        connection.data_received(client.data_to_send())
+        assert connection._held == 5 + len(message)
+        assert connection.waits_for_client  # and so it makes room for others
+        assert connection.too_slow(server.loop.time() + 1)
+        client.send_data(number, b"", end_stream=True)
+        connection.data_received(client.data_to_send())
+        await asyncio.sleep(0)
+        assert connection.idle
+        assert server.holdings.total == 0
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_calls_that_do_nothing_count_by_their_number():
+    """Those of thousands of connections would take a gigabyte."""
+
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)))
+        connection = grpc_connection.GrpcConnection(server)
+        connection.connection_made(Transport())
+        client = Connection(Role.CLIENT)
+        client.initiate_connection()
+        for _ in range(grpc_connection.FREE_CALLS + 10):
+            client.send_request(
+                [*HEADERS[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *HEADERS[3:]]
+            )
+        connection.data_received(client.data_to_send())
+        assert server.holdings.total == 10 * grpc_connection.CALL_BYTES
+        connection.connection_lost(None)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
 
 
 async def feed(client, reader, writer):

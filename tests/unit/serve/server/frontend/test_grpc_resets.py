@@ -49,6 +49,7 @@ def test_a_request_is_not_run_whose_stream_the_library_has_ended():
 
     class Counted:
         quiet = full = False
+        kept_bytes = 0
 
         def __init__(self, call):
             pass

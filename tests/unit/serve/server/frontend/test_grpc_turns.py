@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server.frontend import grpc_connection, grpc_server
+from gemlet.serve.server.frontend import grpc_server, turns
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
@@ -22,7 +22,7 @@ def connected():
 
 
 def test_others_have_turns_between_small_frames(monkeypatch):
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
     async def run():
         connection, transport = connected()
@@ -42,7 +42,7 @@ def test_others_have_turns_between_small_frames(monkeypatch):
 
 
 def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
     async def run():
         connection, transport = connected()
@@ -57,8 +57,23 @@ def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
     asyncio.run(run())
 
 
+def test_a_client_whose_bytes_wait_here_is_not_too_slow(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+    async def run():
+        connection, _ = connected()
+        connection.data_received(PREFACE + frame(1, 4, 1, HEADER))
+        later = connection.server.loop.time() + 1e6
+        assert connection.too_slow(later)  # it owes a message
+        connection.data_received(MORE_ROOM * 20_000)
+        assert not connection.too_slow(later)
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 def test_a_connection_that_ends_meanwhile_is_not_read_on(monkeypatch):
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
     async def run():
         raised = []
@@ -85,7 +100,7 @@ def room(stream):
 
 def test_others_have_turns_between_messages_of_streams(monkeypatch):
     """A message has five bytes at least, and a frame thousands of them."""
-    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
     taken = []
 
     def take(asking, data, _encoding):

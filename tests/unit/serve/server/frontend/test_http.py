@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.serve.dispatch.call import Answered, Tensor
+from gemlet.serve.models.specification import ModelSpec
 from gemlet.serve.server.frontend import http_connection, infer_json, limits
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.status import HTTP, PHRASES
@@ -191,6 +192,10 @@ def test_invalid_http_is_refused_with_a_message(stream, status):
         ({"shape": [1, 3]}, "has 8 bytes; FP32 [1, 3] has 12"),
         ({"shape": [9, 2]}, "expected 1 to 8"),
         ({"shape": [1, -2]}, "is not a valid shape"),
+        ({"shape": [0, 1 << 63]}, "a size above"),
+        ({"shape": [0, 1 << 30, 1 << 30]}, "is not a valid shape"),
+        ({"shape": [10**200] * 32}, "a size above"),
+        ({"shape": [1] * 33}, "has 33 dimensions"),
         ({"shape": []}, "a batch of none"),
         ({"parameters": {"binary_data_size": 9}}, "9 bytes of binary data; 8 are there"),
         ({"parameters": {"binary_data_size": True}}, "True bytes"),
@@ -212,6 +217,17 @@ def test_each_way_a_tensor_can_be_wrong_has_its_message(change, message):
     )
     assert status == (404 if message.startswith("no shared memory region") else 400)
     assert message in json.loads(told)["error"]
+
+
+@pytest.mark.parametrize("value", [[], {}, [1], 10**100, -(10**100), 1.5, "x"])
+@pytest.mark.parametrize("name", ["sequence_id", "priority", "timeout", "x"])
+def test_no_value_of_a_parameter_is_a_failure_of_the_server(monkeypatch, name, value):
+    monkeypatch.setattr(ModelSpec, "by_request", property(lambda _: True))  # a model that is told of it
+    header, data = described([1.0, 2.0])
+    header = json.dumps(json.loads(header) | {"parameters": {name: value}}).encode()
+    request = post("/v2/models/echo/infer", header + data, f"Inference-Header-Content-Length: {len(header)}")
+    ((status, _, _),), _ = talk(request, service=Service())
+    assert status in {200, 400, 501}
 
 
 UPGRADE = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")

@@ -301,6 +301,18 @@ def test_what_inflates_beyond_the_limit_is_refused():
     assert status == 400
 
 
+@pytest.mark.parametrize("more", [{"id": "i" * MIB}, {"parameters": {"x": "y" * MIB, "z": float("nan")}}])
+def test_a_request_is_small_beside_its_tensors(more):
+    """All of it waits while its tensors do, which alone are counted."""
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, MIB // 8], "data": [1.5] * (MIB // 8)}
+    large = {"inputs": [tensor]}
+    ((status, _, _),), _ = talk(post("/v2/models/echo/infer", json.dumps(large).encode()), service=Service(UNHURRIED))
+    assert status == 200
+    ((status, _, body),), _ = talk(post("/v2/models/echo/infer", json.dumps(large | more).encode()))
+    assert status == 400
+    assert "bytes beside its tensors" in json.loads(body)["error"]
+
+
 def test_text_that_is_more_as_a_tensor_than_a_request_may_have_is_refused_before_it_is_read():
     tensor = {"name": "X", "datatype": "FP64", "shape": [1, 9 * MIB], "data": [0]}
     ((status, _, body),), _ = talk(post("/v2/models/echo/infer", json.dumps({"inputs": [tensor]}).encode()))

@@ -8,9 +8,10 @@ import json
 
 import pytest
 
-from gemlet.serve.server.frontend import http_connection
+from gemlet.serve.server.frontend import http_connection, turns
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
+from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
 from tests.unit.serve.stand_in import Service, Transport, connect, replies
@@ -49,7 +50,7 @@ async def turns_until(condition, limit=20 * MANY):
 
 @pytest.fixture
 def _short(monkeypatch):
-    monkeypatch.setattr(http_connection, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
 
 @pytest.mark.usefixtures("_short")
@@ -147,6 +148,36 @@ def test_a_connection_that_ends_meanwhile_is_not_read_on():
     asyncio.run(run())
 
 
+class Clock:
+    """Time that passes only as requests are counted."""
+
+    def __init__(self, monkeypatch, loop, service, each):
+        monkeypatch.setattr(loop, "time", lambda: 1.0 + each * service.asked)
+
+
+def test_many_clients_together_have_the_time_of_one(monkeypatch):
+    """Others have their turn after so much work, however many connections it is that have more."""
+    monkeypatch.setattr(turns, "TURN_S", 0.002)
+
+    async def run():
+        loop, service = asyncio.get_running_loop(), Counted()
+        server = HttpServer(service)
+        connections = [connect(service, server)[0] for _ in range(20)]
+        Clock(monkeypatch, loop, service, 0.0005)
+        for connection in connections:
+            connection.data_received(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 30)
+        most = before = service.asked
+        for _ in range(2000):
+            await asyncio.sleep(0)
+            before, most = service.asked, max(most, service.asked - before)
+        assert service.asked == 20 * 30
+        assert most <= 10
+        for connection in connections:
+            connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 def test_a_client_of_grpc_has_one_call_beside_inference_begun_in_each_turn():
     async def run():
         service = Counted()
@@ -166,15 +197,15 @@ def test_a_client_of_grpc_has_one_call_beside_inference_begun_in_each_turn():
 def test_what_waits_is_not_begun_when_its_client_is_gone():
     async def run():
         begun = []
-        turns = OneByOne(asyncio.get_running_loop())
+        pieces = OneByOne(turns.Turns(asyncio.get_running_loop()))
         for number in range(3):
-            turns.add(lambda number=number: begun.append(number))
+            pieces.add(lambda number=number: begun.append(number))
         assert begun == [0]
         await asyncio.sleep(0)
-        turns.clear()
+        pieces.clear()
         for _ in range(3):
             await asyncio.sleep(0)
-        turns.add(lambda: begun.append(3))
+        pieces.add(lambda: begun.append(3))
         return begun
 
     assert asyncio.run(run()) == [0, 1, 3]

@@ -100,6 +100,8 @@ def test_their_number_and_their_bytes_have_limits(shared, monkeypatch):
     monkeypatch.setattr(module, "MAX_REGIONS", 2)
     regions = mine()
     before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(Refusal, match="has a name"):
+        regions.register("", shared[0], 0, 1)
     regions.register("a", shared[0], 0, 1)
     regions.register("b", shared[0], 0, 1)
     with pytest.raises(Refusal, match="2 shared memory regions"):

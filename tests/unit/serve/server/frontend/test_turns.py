@@ -1,0 +1,64 @@
+"""The time that clients have together in a turn of the event loop, and who has it when."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gemlet.serve.server.frontend import turns
+
+
+def test_peers_have_their_turns_one_after_another(monkeypatch):
+    """However much one of them has that waits."""
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+    async def run():
+        begun = []
+        shared = turns.Turns(asyncio.get_running_loop())
+        for number in range(100):
+            shared.add("one", lambda number=number: begun.append(number))
+        shared.add("other", lambda: begun.append("other"))
+        for count in range(1, 5):
+            await asyncio.sleep(0)
+            assert len(begun) == count
+        return list(begun)  # the loop has more turns as it ends
+
+    assert asyncio.run(run()) == [0, "other", 1, 2]
+
+
+def test_time_is_over_until_the_next_turn(monkeypatch):
+    async def run():
+        shared = turns.Turns(asyncio.get_running_loop())
+        monkeypatch.setattr(turns, "TURN_S", 3600.0)
+        assert not shared.over()
+        shared.end()
+        assert shared.over()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not shared.over()
+
+    asyncio.run(run())
+
+
+def test_what_asks_again_waits_for_another_turn(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 3600.0)
+
+    async def run():
+        begun = []
+        shared = turns.Turns(asyncio.get_running_loop())
+
+        def again():
+            begun.append(None)
+            shared.add("one", again)
+
+        shared.add("one", again)
+        for count in range(1, 5):
+            await asyncio.sleep(0)
+            assert len(begun) == count
+
+    asyncio.run(run())
+
+
+def test_as_much_is_read_as_takes_a_turn(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 0.002)
+    assert turns.Turns.fitting(1000, 0.004) == 500
+    assert turns.Turns.fitting(1000, 0.0) > 1 << 20
