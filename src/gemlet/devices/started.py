@@ -22,13 +22,13 @@ PATIENCE = 0.1  # seconds; a look takes 50 us, and more on a busy machine
 AFTERWARDS = 5.0  # for which nobody waits again for a user one of whose looks took longer
 
 _lock = threading.Lock()
-_account: Callable[[int], int] = lambda uid: uid
+_account: Callable[[int], int] = int  # the uid itself
 _late: dict[int, float] = {}  # users one of whose looks took longer, and until when they are; never, until that ends
 
 
 def count_users_by(account: Callable[[int], int]) -> None:
     """From now on uids with the same ``account`` are one user, who may have thousands of them (/etc/subuid)."""
-    global _account  # noqa: PLW0603  whoever asks for a process may be far from who knows users
+    global _account  # noqa: PLW0603  who asks for a process may be far from who knows users
     _account = account
 
 
