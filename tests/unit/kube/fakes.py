@@ -212,6 +212,19 @@ def slot_share(number: int = 0) -> Share:
     return msgspec.structs.replace(made, claim=None, claim_uid="", requests={}, devices=devices)
 
 
+def unit_share(number: int = 0) -> Share:
+    nothing = Amounts(memory=0, compute=10, limit=10)
+    name = f"units-{number}"
+    return Share(
+        id=name,
+        group=name,
+        gpus=(FIRST,),
+        granted=nothing,
+        amounts=nothing,
+        devices={"gemlet.dev/compute-units": (name,)},
+    )
+
+
 def seen_pod(**given: str) -> dict[str, Any]:
     """With what is given for annotations: memory="8Gi"."""
     notes = {f"gemlet.dev/{name.replace('_', '-')}": value for name, value in given.items()}
