@@ -191,10 +191,12 @@ def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str],
 
 def known_limits(granted: Mapping[str, Any]) -> dict[str, str]:
     """The variable with what the hook must know of the limits before a daemon tells it: bytes, and millionths of a
-    device's time. Empty where there are none."""
+    device's time. Empty where there are none. Without a daemon no memory moves, so what may be resident is all there.
+    """
     parts = []
-    if (memory := granted.get("memory")) is not None:
-        parts.append(f"memory={memory}")
+    memory = [granted[name] for name in ("memory", "resident") if granted.get(name) is not None]
+    if memory:
+        parts.append(f"memory={min(memory)}")
     if (most := granted.get("max", 1.0)) < 1.0:
         parts.append(f"max={max(1, int(most * 1_000_000))}")
     return {LIMITS: ",".join(parts)} if parts else {}

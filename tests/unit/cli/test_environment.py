@@ -106,6 +106,9 @@ def test_the_hook_for_pytorch_comes_before_the_programs_own_modules(libraries):
         ({"memory": 1 << 30, "max": 0.3}, "memory=1073741824,max=300000"),
         ({"memory": None, "max": 0.0}, "max=1"),
         ({"memory": None, "max": 1.0}, None),
+        ({"memory": None, "resident": 2 << 30}, "memory=2147483648"),
+        ({"memory": 3 << 30, "resident": 2 << 30}, "memory=2147483648"),
+        ({"memory": 0, "resident": 2 << 30}, "memory=0"),
     ],
 )
 def test_the_hook_is_told_the_limits_that_were_granted(libraries, granted, said):
