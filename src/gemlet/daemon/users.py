@@ -16,15 +16,16 @@ from gemlet.daemon.aside import Aside
 from gemlet.errors import InvalidValue, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
 Key = int | str  # a uid, whose name is looked for, or a name
 
 PATIENCE = 2.0  # seconds that a request waits for all its users together
 FRESH_SECONDS = 300.0  # after which a user is looked up again, and
 UNKNOWN_SECONDS = 10.0  # one whom nobody knew: the account may just be made
-MOST_KNOWN = 4096
-MOST_ASKED = 256  # at a time; others are not known until these are
+MOST_NOBODIES = 4096  # names that nobody has and uids without a name: anybody may ask for any number of them
+MOST_KNOWN = 1 << 17  # users; whom groups and quotas name must not be forgotten because others were asked for
+MOST_ASKED = 256  # at a time on behalf of one user; others are not known until these are
 
 
 class Found(NamedTuple):
@@ -51,7 +52,8 @@ class Users:
         self._aside = Aside("users")
         self._lock = threading.Lock()  # of what follows
         self._known: dict[Key, Found] = {}
-        self._asked: set[Key] = set()
+        self._nobodies: dict[Key, Found] = {}
+        self._asked: dict[Hashable, set[Key]] = {}  # by on whose behalf
         self._missed: set[Key] = set()  # of those that are asked: names that were needed before they were known
         self._late = False
 
@@ -66,7 +68,8 @@ class Users:
         found = self._find(user)
         if found is None:
             with self._lock:
-                self._missed |= {user} & self._asked
+                if any(user in asked for asked in self._asked.values()):
+                    self._missed.add(user)
             raise Refused(
                 f"user {user} is not known: the machine's directory of users has not answered yet",
                 hint="try again, or name the user by uid",
@@ -80,18 +83,26 @@ class Users:
         found = self._find(uid)
         return str(uid) if found is None or found.value is None else str(found.value)
 
-    async def learn(self, users: Iterable[Key], *, patience: float = PATIENCE, all_of_them: bool = False) -> None:
+    async def learn(
+        self,
+        users: Iterable[Key],
+        *,
+        patience: float = PATIENCE,
+        all_of_them: bool = False,
+        asked_by: Hashable = None,
+    ) -> None:
         """Finds out who ``users`` are, as far as that is possible within ``patience`` seconds.
 
-        A name that nobody has ends it, as each may take long, but for ``all_of_them``.
+        A name that nobody has ends it, as each may take long, but for ``all_of_them``. ``asked_by``: on whose behalf;
+        nobody waits for what others ask.
         """
         end = self._clock() + patience
         for key in dict.fromkeys(users):
             if isinstance(key, str) and key.isdecimal():
                 continue
-            if not self._is_fresh(key) and not await self._learn(key, end - self._clock()):
+            if not self._is_fresh(key) and not await self._learn(key, end - self._clock(), asked_by):
                 return
-            known = self._known.get(key)
+            known = self._last(key)
             if isinstance(key, str) and not all_of_them and (known is None or known.value is None):
                 return
 
@@ -101,29 +112,36 @@ class Users:
             late, self._late = self._late, False
         return late
 
-    async def _learn(self, key: Key, patience: float) -> bool:
-        self._ask(key)
-        return patience > 0 and await self._aside.settle(patience)
+    async def _learn(self, key: Key, patience: float, asked_by: Hashable) -> bool:
+        self._ask(key, asked_by)
+        return patience > 0 and await self._aside.settle(patience, lane=asked_by)
 
     def _find(self, key: Key) -> Found | None:
         if not self._is_fresh(key):
-            self._ask(key)
-        return self._known.get(key)
+            with self._lock:
+                is_asked = any(key in asked for asked in self._asked.values())
+            if not is_asked:
+                self._ask(key, None)
+        return self._last(key)
+
+    def _last(self, key: Key) -> Found | None:
+        return self._known.get(key) or self._nobodies.get(key)
 
     def _is_fresh(self, key: Key) -> bool:
-        found = self._known.get(key)
+        found = self._last(key)
         if found is None:
             return False
         return self._clock() - found.at < (FRESH_SECONDS if found.value is not None else UNKNOWN_SECONDS)
 
-    def _ask(self, key: Key) -> None:
+    def _ask(self, key: Key, asked_by: Hashable) -> None:
         with self._lock:
-            if key in self._asked or len(self._asked) >= MOST_ASKED:
+            asked = self._asked.setdefault(asked_by, set())
+            if key in asked or len(asked) >= MOST_ASKED:
                 return
-            self._asked.add(key)
-        self._aside.do(lambda: self._store(key))
+            asked.add(key)
+        self._aside.do(lambda: self._store(key, asked_by), lane=asked_by)
 
-    def _store(self, key: Key) -> None:
+    def _store(self, key: Key, asked_by: Hashable) -> None:
         found = {key: self._look(key)}
         name = found[key]
         if isinstance(key, int) and isinstance(name, str):  # who has been told a name asks for its uid next
@@ -131,9 +149,14 @@ class Users:
         with self._lock:
             for asked, value in found.items():
                 self._known.pop(asked, None)  # the one that was found longest ago comes first
-                self._known[asked] = Found(value, self._clock())
-            while len(self._known) > MOST_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._asked.discard(key)
+                self._nobodies.pop(asked, None)
+                there = self._nobodies if value is None else self._known
+                there[asked] = Found(value, self._clock())
+            for kept, most in ((self._known, MOST_KNOWN), (self._nobodies, MOST_NOBODIES)):
+                while len(kept) > most:
+                    del kept[next(iter(kept))]
+            self._asked[asked_by].discard(key)
+            if not self._asked[asked_by]:
+                del self._asked[asked_by]
             self._late = self._late or not self._missed.isdisjoint(found)
             self._missed -= found.keys()

@@ -13,7 +13,7 @@ from gemlet.daemon import users
 from gemlet.daemon.users import Users, look
 from gemlet.errors import Refused
 
-ANA, LUIS = 70001, 70002
+ANA, LUIS, EVE = 70001, 70002, 70003
 PEOPLE = {ANA: "ana", LUIS: "luis", "ana": ANA, "luis": LUIS}
 
 
@@ -115,17 +115,37 @@ def test_an_account_that_is_made_is_known_soon(directory, monkeypatch):
 
 
 def test_bounds(directory, monkeypatch):
-    monkeypatch.setattr(users, "MOST_KNOWN", 10)
+    monkeypatch.setattr(users, "MOST_NOBODIES", 10)
     monkeypatch.setattr(users, "MOST_ASKED", 5)
     directory.learn(*range(1000, 1030))
-    assert list(directory.users._known) == list(range(1020, 1030))
+    assert list(directory.users._nobodies) == list(range(1020, 1030))
     directory.open.clear()
     for uid in range(2000, 2100):
         directory.users.name_of(uid)
         with pytest.raises(Refused):
             directory.users.uid_of(f"user{uid}")
-    assert len(directory.users._asked) == 5
+    assert len(directory.users._asked[None]) == 5
     assert len(directory.users._missed) <= 5
+
+
+def test_nobody_is_forgotten_because_others_were_asked_for(directory, monkeypatch):
+    monkeypatch.setattr(users, "MOST_NOBODIES", 10)
+    directory.learn("ana")
+    directory.learn(*(f"nobody{n}" for n in range(100)), all_of_them=True, asked_by=EVE)
+    assert directory.users.uid_of("ana") == ANA
+    assert len(directory.users._nobodies) == 10
+
+
+def test_nobody_waits_for_what_another_one_asks(directory):
+    waits = threading.Event()
+    directory.users._look = lambda key: waits.wait(60) if key == "slow" else PEOPLE.get(key)
+    directory.learn("slow", asked_by=EVE, patience=0.001)
+    for n in range(2 * users.MOST_ASKED):
+        directory.learn(f"slow{n}", asked_by=EVE, patience=0.0)
+    directory.learn("ana", asked_by=ANA, patience=60.0)
+    assert directory.users.uid_of("ana") == ANA
+    assert len(directory.users._asked[EVE]) == users.MOST_ASKED
+    waits.set()
 
 
 def test_a_look_up_that_hangs_does_not_keep_the_loop_from_turning(directory):
