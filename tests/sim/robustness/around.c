@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -267,6 +268,25 @@ static void take_numbers(const struct msghdr* message) {
         }
 }
 
+static jmp_buf before_jump;
+static int jumps;  // out of the next message
+
+// Out of a refused allocation, as a program may whose signal handler jumps; then deeper in its stack than before.
+static int fill_after_a_jump(int depth) {
+    char deeper[512];
+    memset(deeper, depth, sizeof deeper);
+    if (depth > 0) return fill_after_a_jump(depth - 1) + deeper[1] - depth;
+    return fill();
+}
+
+static int jump(int depth) {
+    if (!setjmp(before_jump)) {
+        jumps = 1;
+        fill();
+    }
+    return jumps ? -1 : fill_after_a_jump(depth);
+}
+
 long syscall(long number, ...) {
     static long (*real)(long, ...);
     if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
@@ -275,6 +295,10 @@ long syscall(long number, ...) {
     long a[6];
     for (int i = 0; i < 6; ++i) a[i] = va_arg(list, long);
     va_end(list);
+    if (number == SYS_sendto && jumps) {
+        jumps = 0;
+        longjmp(before_jump, 1);
+    }
     const long result = real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     if (number == SYS_connect) unplug(&unplug_connect);
     if (number == SYS_sendto) unplug(&unplug_send);
@@ -340,6 +364,8 @@ int main(int argc, char** argv) {
             pthread_join(thread, &result);
             say(step, result != PTHREAD_CANCELED);
         }
+        if (!strcmp(step, "jump")) say(step, jump(0));
+        if (!strcmp(step, "jump-deeper")) say(step, jump(8));
         if (!strcmp(step, "work")) say(step, work());
         if (!strcmp(step, "descriptors")) say(step, through_descriptors());
         if (!strcmp(step, "children")) say(step, fill_in_children());

@@ -436,6 +436,14 @@ def test_a_line_of_the_hooks_does_not_end_the_program(
     assert program.wait(PATIENCE) == 0
 
 
+@pytest.mark.parametrize("jump", ["jump", "jump-deeper"])
+def test_a_jump_out_of_a_call_leaves_nothing_open(served: Served, attempt: Callable[..., Attempt], jump: str) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    results, _ = attempt("init", "context", "fill", jump, "fill").results()
+    assert results[jump] == 0
+    assert results["fill"] == 0, "the last one"
+
+
 def test_memory_that_another_process_made(served: Served, attempt: Callable[..., Attempt]) -> None:
     """Its maker may end at any time, so the process that opens it pays for it, too."""
     served.server.set_group("g", memory=2 * CONTEXT + 1536 * MIB)
