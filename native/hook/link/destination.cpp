@@ -80,6 +80,7 @@ Destination read_destination() {
     d.patience_s = kPatienceSeconds;
     const char* strict = std::getenv("GEMLET_STRICT");
     d.strict = strict && *strict && std::strcmp(strict, "0") != 0;
+    d.quiet = std::getenv("GEMLET_QUIET") != nullptr;
     const char* machine = std::getenv("GEMLET_SIM_DIR");
     d.simulated = machine && *machine;
     const char* group = std::getenv("GEMLET_GROUP");

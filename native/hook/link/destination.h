@@ -13,6 +13,7 @@ struct Destination {
     char socket[108];  // empty: this process is not managed
     char group[wire::kGroupNameBytes];
     bool strict;
+    bool quiet;           // it says nothing
     bool simulated;       // the daemon is the simulated machine's, which hints must say
     unsigned patience_s;  // how long calls wait for a daemon where there is none
     // What the launcher was granted for the group (GEMLET_LIMITS), for devices of which no daemon says more.

@@ -2,20 +2,30 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "hook/link/system_calls.h"
 
 namespace gemlet::hook {
 
+namespace {
+
+// As it was when a thread of the program first asked: the hook's own ask again while the program may be changing its
+// environment, which before glibc 2.41 nobody may read then.
+const char* pid_file() {
+    static const auto* path = [] {
+        const char* directory = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+        if (!directory || !*directory) directory = "/tmp/nvidia-mps";
+        return new std::string(std::string(directory) + "/nvidia-cuda-mps-control.pid");
+    }();
+    return path->c_str();
+}
+
+}  // namespace
+
 bool under_mps() {
-    const char* directory = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
-    if (!directory || !*directory) directory = "/tmp/nvidia-mps";
-    char path[4096];
-    const int length = std::snprintf(path, sizeof path, "%s/nvidia-cuda-mps-control.pid", directory);
-    if (length < 0 || size_t(length) >= sizeof path) return false;
-    const int file = calls::open(path, O_RDONLY | O_CLOEXEC);
+    const int file = calls::open(pid_file(), O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
     char text[32] = {};
     const ssize_t n = calls::read(file, text, sizeof text - 1);

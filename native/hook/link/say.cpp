@@ -5,8 +5,8 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 
+#include "hook/link/destination.h"
 #include "hook/link/system_calls.h"
 
 namespace gemlet::hook {
@@ -38,8 +38,7 @@ void write_unharmed(const char* text, size_t size) {
 
 void say_once(Topic topic, const char* format, ...) {
     if (said[int(topic)].exchange(true)) return;
-    static const bool quiet = std::getenv("GEMLET_QUIET") != nullptr;
-    if (quiet) return;
+    if (destination().quiet) return;
     int saved = errno;
     char line[2048];  // names of groups in it may be quoted for a shell
     int n = std::snprintf(line, sizeof line, "gemlet: ");
