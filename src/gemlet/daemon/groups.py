@@ -188,7 +188,8 @@ class GroupBook:
                 self._check_owner(entry, uid)
             if changed != entry.spec or place != entry.device:
                 self._replace(entry, changed, place, busy)
-            entry.leaving = False
+            if entry.transient:  # one that is no longer configured goes all the same, with its last client
+                entry.leaving = False
         entry.vacant_since = None
         if launcher is not None and launcher not in entry.launchers:
             entry.launchers.append(launcher)

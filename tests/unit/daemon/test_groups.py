@@ -436,6 +436,16 @@ def test_a_group_no_longer_configured_goes_with_its_last_client(book, server):
     assert book.expire(1.0, {}) == ["g"]
 
 
+def test_who_joins_a_group_that_is_no_longer_configured_does_not_keep_it_for_ever(shared_book):
+    shared_book.configure([GroupSpec(name="g", min=0.5, users=("ana",))])
+    shared_book.configure([])
+    program = Process()
+    join(shared_book, "g", uid=ANA, launcher=program)
+    assert shared_book.expire(0.0, {}) == []
+    program.running = False
+    assert shared_book.expire(1.0, {}) == ["g"]
+
+
 def test_a_group_that_is_configured_again_stays(book):
     book.configure([GroupSpec(name="g")])
     book.configure([])
