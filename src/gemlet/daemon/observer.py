@@ -48,6 +48,7 @@ IDLE_SAMPLE_SECONDS = 1.0
 MOMENT_SECONDS = 1.0  # of the history, and of the status that other threads read
 MOST_MISSED = 5  # seconds that one moment stands for
 DRIVER_SECONDS = 1.0  # how often to ask the driver while devices are used
+ACCOUNT_SECONDS = 0.05  # ... at most, for what it holds for programs: a program may say all the time that it changed
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
 ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
 EVENTS_IN_STATUS = 20
@@ -254,7 +255,7 @@ class Observer:
             began = time.thread_time()
             if not await self.ask_what_is_held():
                 await asyncio.sleep(DEVICES_SECONDS)
-            await asyncio.sleep(_pause_after(time.thread_time() - began))
+            await asyncio.sleep(max(ACCOUNT_SECONDS, _pause_after(time.thread_time() - began)))
 
     async def ask_what_is_held(self) -> bool:
         """Asks the driver, and tells the server. False if the driver does not answer."""
