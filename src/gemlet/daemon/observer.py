@@ -48,6 +48,7 @@ IDLE_SAMPLE_SECONDS = 1.0
 MOMENT_SECONDS = 1.0  # of the history, and of the status that other threads read
 MOST_MISSED = 5  # seconds that one moment stands for
 DRIVER_SECONDS = 1.0  # how often to ask the driver while devices are used
+AUDIT_SECONDS = 0.2  # ... and for audits, which anybody may ask for
 ACCOUNT_SECONDS = 0.05  # ... at most, for what it holds for programs: a program may say all the time that it changed
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
 ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
@@ -108,6 +109,7 @@ class Observer:
             name_of=users.name_of,
             account=account,
         )
+        self._audit_due = 0.0  # when to ask the driver for one, by the steady clock
         self._knows_insiders = False
         self._sees_outside = options.simulated or sees_the_drivers_pids()
         self._unaudited: set[int] = set()  # uids
@@ -316,7 +318,11 @@ class Observer:
 
     async def audit(self) -> dict[str, Any]:
         """The document of `gemlet audit -o json`, as of now."""
-        await self.find_devices()
+        if time.monotonic() >= self._audit_due:
+            self._audit_due = time.monotonic() + AUDIT_SECONDS
+            await self.find_devices()
+        else:
+            self._look_outside()
         await self._know_programs(self.look_at_programs())
         return {
             "schema": protocol.AUDIT_SCHEMA,

@@ -175,6 +175,16 @@ def test_a_daemon_lists_and_tells_them(start_daemon, monkeypatch, program):
     assert daemon.call("audit")["outside"] == []
 
 
+def test_who_asks_for_audits_without_end_lets_the_driver_rest(start_daemon, monkeypatch):
+    monkeypatch.setattr("gemlet.daemon.observer.AUDIT_SECONDS", 3600.0)
+    daemon, asked = start_daemon(), []
+    devices = daemon.inventory.devices
+    daemon.inventory.devices = lambda: asked.append(1) or devices()
+    for _ in range(200):
+        daemon.call("audit")
+    assert len(asked) < 100
+
+
 def test_in_a_container_the_drivers_pids_are_those_of_others(start_daemon, monkeypatch, program):
     monkeypatch.setattr("gemlet.daemon.observer.sees_the_drivers_pids", lambda: False)
     daemon = start_daemon(shared=True)
