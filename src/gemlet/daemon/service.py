@@ -290,7 +290,7 @@ class Service:
     async def know_users_of(self, peer: Peer, group: str | None, limits: Limits) -> None:
         """Finds out who the users are that a request of ``peer`` is about."""
         there = self.book.entries.get(group) if group else None
-        asked_by = peer.counts_for
+        asked_by = self.subordinates.account(peer.uid)
         await self.users.learn([peer.uid, *limits.given().get("users", ())], asked_by=asked_by)
         await self.users.learn(there.spec.users if there else (), all_of_them=True, asked_by=asked_by)
 
