@@ -18,7 +18,7 @@ from gemlet.cli import environment, options
 from gemlet.cli.environment import LIMITS
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
-from gemlet.daemon.groups import no_group
+from gemlet.daemon.group_entry import no_group
 from gemlet.errors import DaemonUnreachable, GemletError, UsageError
 from gemlet.kube.edits import container_edits, mps_mounts
 

@@ -7,7 +7,8 @@ succession.py elder.py    one daemon takes over from another under programs that
 address.py lock.py notify.py logs.py    its directory; one daemon for each; "ready"; its log
 directory_trust.py    whether other users could put their sockets where the daemon's are
 native.py        the native server as Python sees it
-configuration.py groups.py saved_groups.py    the file in force; groups, their makers and ends; groups kept on disk
+configuration.py the file in force
+groups.py group_entry.py saved_groups.py    groups, their makers and ends; one group; groups kept on disk
 members.py state_file.py    programs and what they hold, kept on disk for after a kill; such files
 minima.py        which minimum a group may have beside the others
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet

@@ -43,7 +43,7 @@ from gemlet.membership import WIRE_OLDEST, WIRE_VERSION
 from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
-    from gemlet.daemon.groups import Entry
+    from gemlet.daemon.group_entry import Entry
     from gemlet.daemon.service import Service
 
 MAX_HISTORY_ROWS = 20_000  # samples of groups in one answer: about 3 MB

@@ -8,7 +8,7 @@ import msgspec
 
 from gemlet.config.group_fields import phrases
 from gemlet.config.quantities import format_share, format_size
-from gemlet.daemon.groups import no_group
+from gemlet.daemon.group_entry import no_group
 from gemlet.daemon.protocol import EXPLAIN_SCHEMA
 from gemlet.model import GroupSpec, terms
 from gemlet.typed_command import command, on_group

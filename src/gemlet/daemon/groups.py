@@ -10,69 +10,29 @@ import contextlib
 import itertools
 import math
 import os
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
-from gemlet.config.rules import violations
 from gemlet.daemon import minima
+from gemlet.daemon.group_entry import LINGER_SECONDS, Entry, check, no_group
 from gemlet.daemon.quotas import Quotas, nothing_of, weights_in_force, within
 from gemlet.devices.device import uuid_bytes
-from gemlet.errors import DeviceError, Refused, UsageError
+from gemlet.errors import DeviceError, Refused
 from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from gemlet.daemon.group_entry import Launcher, Origin
     from gemlet.daemon.native import Server
     from gemlet.daemon.requests import Limits
     from gemlet.model import UserSpec
 
-Origin = Literal["configuration", "run", "share"]
-
-LINGER_SECONDS = 5.0  # a group made by `gemlet run` outlives its last process by this: a shell loop keeps its group
-RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that its clients can come back
+RESTORED_LINGER_SECONDS = 30.0  # in place of the usual, after a restart of the daemon: its clients may come back
 MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
 LEAST_CHANGE = 1e-3  # of a weight in force that is told to the server
 MAX_NAMED = 1024  # users that one user's groups name together
 RESERVED = "@"  # begins the names that only administrators give: what they start for others finds its name free
-
-
-class Senseless(Refused):
-    """Limits that cannot be kept, such as a minimum above the maximum."""
-
-    exit_code = UsageError.exit_code
-
-
-class Launcher(Protocol):
-    """The process that asked for a group, before (and while) it is a client."""
-
-    def alive(self) -> bool:
-        """Whether it still runs."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Entry:
-    """One group. ``owner``: uid that made it, None if the configuration did; ``device``: index it will use, if said.
-
-    ``socket``: path of the socket that is its alone; only a share has one. ``devices``: UUIDs of those that its
-    programs may use; none: every one.
-    """
-
-    spec: GroupSpec
-    origin: Origin
-    owner: int | None = None
-    device: int | None = None
-    socket: str | None = None
-    devices: tuple[str, ...] = ()
-    named: bool = True  # somebody chose the name
-    leaving: bool = False  # no longer configured; goes with its last client
-    linger: float = LINGER_SECONDS
-    launchers: list[Launcher] = field(default_factory=list)
-    vacant_since: float | None = None
-
-    @property
-    def transient(self) -> bool:
-        return self.origin == "run"
 
 
 class GroupBook:
@@ -207,7 +167,7 @@ class GroupBook:
         if owner is None or self._administers(owner):
             return []
         try:
-            _check(GroupSpec(name=name))
+            check(GroupSpec(name=name))
             self._check_reserved(name, owner)
         except Refused as error:  # closed to its maker, which makes the server end that client's membership
             spec = GroupSpec(name=name, users=(self._user(self._owner),))
@@ -349,7 +309,7 @@ class GroupBook:
         for name, entry in list(self.entries.items()):
             if not (entry.transient or entry.leaving):
                 continue
-            if busy.get(name) or _any_alive(entry):
+            if busy.get(name) or entry.has_launcher():
                 entry.vacant_since = None
                 continue
             if entry.vacant_since is None:
@@ -360,7 +320,7 @@ class GroupBook:
 
     def in_use(self, busy: Mapping[str, int]) -> bool:
         """Whether any process uses any group or is about to."""
-        return any(busy.values()) or any(_any_alive(entry) for entry in self.entries.values())
+        return any(busy.values()) or any(entry.has_launcher() for entry in self.entries.values())
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -406,7 +366,7 @@ class GroupBook:
         # A program that returns to a name that is no longer in use makes the group anew: limits of an hour ago would
         # surprise. After a restart of the daemon its programs may still be on their way back.
         mine = entry.transient and entry.owner == uid and entry.linger == LINGER_SECONDS
-        return mine and not busy.get(entry.spec.name) and not _any_alive(entry)
+        return mine and not busy.get(entry.spec.name) and not entry.has_launcher()
 
     def _administers(self, uid: int) -> bool:
         return uid in (0, self._owner)
@@ -465,7 +425,7 @@ class GroupBook:
                 hint="leave `users` of some groups out, or ask an administrator to configure a group",
             )
         asked = minima.Minimum(spec.name, spec.min, device)
-        beside = [self.entries[rival.group].spec for rival in minima.rivals(asked, map(_minimum, others))]
+        beside = [self.entries[rival.group].spec for rival in minima.rivals(asked, (other.minimum for other in others))]
         everywhere = [other.spec for other in others]
         return within(
             spec, self._quotas.of(uid), beside, everywhere, given=given, who=self._name_of(self._account(uid))
@@ -488,15 +448,17 @@ class GroupBook:
 
     def _admit(self, entry: Entry, busy: Mapping[str, int]) -> None:
         """Makes room for the group's minimum. Raises `Refused` if it cannot be guaranteed."""
-        asked = _minimum(entry)
+        asked = entry.minimum
         while not minima.fits(asked, self._minima()):
             rivals = [self.entries[other.group] for other in minima.rivals(asked, self._minima())]
-            lingering = [r.spec.name for r in rivals if r.transient and not busy.get(r.spec.name) and not _any_alive(r)]
+            lingering = [
+                r.spec.name for r in rivals if r.transient and not busy.get(r.spec.name) and not r.has_launcher()
+            ]
             if not [name for name in lingering if self._drop(name)]:
                 raise minima.refusal(asked, self._minima())
 
     def _minima(self) -> list[minima.Minimum]:
-        return [_minimum(entry) for entry in self.entries.values()]
+        return [entry.minimum for entry in self.entries.values()]
 
     def _drop(self, name: str) -> list[str]:
         if not self._server.remove_group(name):
@@ -511,7 +473,7 @@ class GroupBook:
         machine does not know is refused; otherwise a warning is returned, and the group is open to the others: a
         deleted account must not take the limits of a group away.
         """
-        _check(spec)
+        check(spec)
         uids, unknown = self._uids(spec, strict=strict)
         if origin == "share":  # who comes through its own socket is in it; nobody else
             uids = [self._owner]
@@ -554,20 +516,6 @@ class NameOf(Protocol):
         """The user name of a uid, or its number as text."""
 
 
-def no_group(name: str, known: Iterable[str]) -> Refused:
-    """The error for a group that is not among ``known``."""
-    names = ", ".join(sorted(known))
-    none = "there is none: `gemlet run` makes one, which goes five seconds after its last program"
-    return Refused(f"no group {name}", hint=f"choose one of these groups: {names}" if names else none)
-
-
-def _check(spec: GroupSpec) -> None:
-    """Raises `Senseless` if ``spec`` breaks a rule."""
-    broken = next(violations(spec), None)
-    if broken is not None:
-        raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
-
-
 def _uuids(devices: Iterable[str]) -> list[bytes]:
     try:
         return [uuid_bytes(device) for device in devices]
@@ -577,15 +525,6 @@ def _uuids(devices: Iterable[str]) -> list[bytes]:
 
 def _reserved(name: str) -> bool:
     return name.startswith(RESERVED)
-
-
-def _minimum(entry: Entry) -> minima.Minimum:
-    return minima.Minimum(entry.spec.name, entry.spec.min, entry.device)
-
-
-def _any_alive(entry: Entry) -> bool:
-    entry.launchers[:] = [launcher for launcher in entry.launchers if launcher.alive()]
-    return bool(entry.launchers)
 
 
 def _change(spec: GroupSpec, limits: Limits) -> GroupSpec:

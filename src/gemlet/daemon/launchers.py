@@ -19,7 +19,7 @@ from gemlet.daemon.processes import Peer, ProcessLauncher, start_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gemlet.daemon.groups import Launcher
+    from gemlet.daemon.group_entry import Launcher
 
 MAX_LAUNCHERS = 1024
 FILES_OF_LAUNCHERS = 8  # one descriptor in so many at most; native/server/server.cpp leaves room for them

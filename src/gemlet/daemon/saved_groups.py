@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.daemon.groups import Entry, Origin
+from gemlet.daemon.group_entry import Entry, Origin
 from gemlet.daemon.launchers import Told
 from gemlet.model import GroupSpec
 

@@ -21,7 +21,7 @@ from gemlet.daemon.allocator import return_large_blocks
 from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.daemon.elder import Elder
 from gemlet.daemon.events import EventRing
-from gemlet.daemon.groups import Entry, GroupBook
+from gemlet.daemon.groups import GroupBook
 from gemlet.daemon.known_devices import KnownDevices
 from gemlet.daemon.launchers import Launchers
 from gemlet.daemon.lock import DirectoryLock
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from gemlet.daemon.api import Api
+    from gemlet.daemon.group_entry import Entry
     from gemlet.daemon.inventory import Inventory
     from gemlet.daemon.native import Server
     from gemlet.daemon.options import DaemonOptions

@@ -31,7 +31,7 @@ from gemlet.model import GroupSpec, TimeTerms, terms
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from gemlet.daemon.groups import Entry
+    from gemlet.daemon.group_entry import Entry
     from gemlet.daemon.programs import Key, Programs
     from gemlet.daemon.recent_usage import RecentUsage
     from gemlet.daemon.totals import Totals

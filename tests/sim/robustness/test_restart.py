@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Groups go soon after their last process, so that a test need not wait long to see that one stays.
 DAEMON = """
 from gemlet.daemon import groups
-groups.LINGER_SECONDS = groups.RESTORED_LINGER_SECONDS = 0.5
+groups.RESTORED_LINGER_SECONDS = 0.5
 from gemlet.cli.main import main
 main()
 """

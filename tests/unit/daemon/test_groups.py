@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from gemlet.daemon.groups import LINGER_SECONDS, RESTORED_LINGER_SECONDS, Entry, GroupBook
+from gemlet.daemon.group_entry import LINGER_SECONDS, Entry
+from gemlet.daemon.groups import RESTORED_LINGER_SECONDS, GroupBook
 from gemlet.daemon.requests import Limits
 from gemlet.daemon.users import Users
 from gemlet.errors import Refused

@@ -11,7 +11,7 @@ import pytest
 
 from gemlet.daemon import saved_groups, succession
 from gemlet.daemon.elder import command
-from gemlet.daemon.groups import Entry
+from gemlet.daemon.group_entry import Entry
 from gemlet.daemon.launchers import Launchers
 from gemlet.devices.device import DeviceProcess
 from gemlet.errors import DaemonError
