@@ -299,8 +299,8 @@ class Connection(asyncio.Protocol):
         while self._exchanges:
             exchange = self._exchanges[0]
             for piece in exchange.take():
+                self._out_bytes -= len(piece)  # the transport has it, which may say at once that it is full
                 transport.write(piece)
-                self._out_bytes -= len(piece)
             if not exchange.ended:
                 break
             self._exchanges.popleft()
