@@ -13,6 +13,7 @@ import pytest
 from gemlet.serve.execution import protocol
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.executor import Executor, ExecutorDied, Input
+from gemlet.serve.execution.worker import NO_ORDERS
 from tests.unit.serve.stand_in import model
 
 FORKS = """\
@@ -201,6 +202,39 @@ def test_a_model_that_closes_what_it_did_not_open_ends_its_executor(tmp_path):
                 await executor.load(spec)
             await executor.reap()
         await executor.close()
+
+    asyncio.run(run())
+
+
+CLOSES_ALL_BESIDE_A_CHILD = """\
+import ctypes
+import os
+import pathlib
+import time
+
+child = ctypes.CDLL(None).fork()  # past what Python does in a child
+if not child:
+    time.sleep(3600)
+(pathlib.Path(__file__).parent / "child").write_text(str(child))
+
+
+def infer(inputs):
+    os.closerange(3, 1000)
+    return {"Y": inputs["X"]}
+"""
+
+
+def test_a_model_that_closes_all_while_a_child_has_it_ends_its_executor(tmp_path):
+    async def run():
+        executor, running = await at_work(tmp_path, CLOSES_ALL_BESIDE_A_CHILD)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(ExecutorDied):
+                    await running
+                assert await executor.reap() == NO_ORDERS
+            await executor.close()
+        finally:
+            os.kill(int((tmp_path / "1" / "child").read_text()), signal.SIGKILL)
 
     asyncio.run(run())
 
