@@ -243,7 +243,8 @@ class Executor:
         The future raises ModelError, GpuLetGone, ExecutorDied, and what goes wrong with what was given; this does not.
         """
         future: asyncio.Future[Result] = self._loop.create_future()
-        if self._transport is None or self._inputs is None:
+        to = self._lanes.get(gpu_let, self._transport)
+        if to is None or to.is_closing() or self._inputs is None:
             future.set_exception(GpuLetGone(f"{self.name} is not running"))  # it did not die of this batch
             return future
         self._ticket += 1
@@ -256,7 +257,7 @@ class Executor:
             future.set_exception(error)
             return future
         self._waiting[self._ticket] = future
-        self._lanes.get(gpu_let, self._transport).write(frame)
+        to.write(frame)
         return future
 
     def reply(self, message: protocol.Reply) -> None:
@@ -335,12 +336,15 @@ class Executor:
             self.lost()
 
     def lane_lost(self, lane: asyncio.BaseTransport | None) -> None:
-        """Nobody reads batches from one that is in use, or what came by it is no message: none would be answered."""
+        """Nobody reads batches from one that is in use, or what came by it is no message: none would be answered. It is
+        over for the process at once, for what is written to the lane until it has ended would fail."""
         if lane in self._lanes.values():
-            self.kill()
+            self.lost()
 
     def lost(self) -> None:
         """The process is gone. One that has only closed its end, or become another program, is ended."""
+        if self.died.is_set():
+            return
         self.died_at_work = bool(self._held)
         if not self._closing:
             self.kill()

@@ -99,6 +99,18 @@ class Channel:
         self._connection.close()
 
 
+@contextmanager
+def _of_use() -> Iterator[None]:
+    """A thread for which the server would wait if it ended: the process ends instead. A model may have closed the
+    sockets, and the server does not notice while a child of the model's, or a thread that reads, has them too."""
+    try:
+        yield
+    except BaseException:  # noqa: BLE001  a socket that is closed, or a defect
+        with suppress(BaseException):  # standard error may be closed, too
+            traceback.print_exc()
+        os._exit(NO_ORDERS)
+
+
 class LogSender(logging.Handler):
     """Sends log lines to the server, which writes them with its own: no more than printed.LINES_PER_MINUTE."""
 
@@ -180,11 +192,8 @@ class Worker:
     def _obey_or_end(self) -> None:
         """Without orders the process is of no use, and the server would wait for this one: a model may have closed the
         socket while the main thread reads from it, which keeps it from the server's notice."""
-        try:
+        with _of_use():
             self._obey()
-        except BaseException:  # noqa: BLE001  a socket that is closed, or a defect
-            traceback.print_exc()
-            os._exit(NO_ORDERS)
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -254,15 +263,15 @@ class Worker:
             waiting.put(run)
 
     def _run_all(self, waiting: queue.SimpleQueue[protocol.Run | None]) -> None:
-        while (run := waiting.get()) is not None:
-            self._send(self._channel, self._answer(run))
+        with _of_use():
+            while (run := waiting.get()) is not None:
+                self._send(self._channel, self._answer(run))
 
     def _run_lane(self, lane: Channel) -> None:
         try:
-            while isinstance(message := lane.receive(), protocol.Run):
-                self._send(lane, self._answer(message))
-        except OSError:
-            pass  # the server is gone, and the main thread ends the process
+            with _of_use(), suppress(BrokenPipeError, ConnectionResetError):  # the server has gone, as main() notices
+                while isinstance(message := lane.receive(), protocol.Run):
+                    self._send(lane, self._answer(message))
         finally:
             with suppress(OSError):  # a model may have closed it
                 lane.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import ssl
 from typing import TYPE_CHECKING, TypeVar
 
-from gemlet.errors import ConfigError, UsageError
+from gemlet.errors import UsageError
+from gemlet.serve.server.certificate import Certificate
 from gemlet.serve.server.frontend.access import Tokens
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
@@ -31,6 +31,8 @@ class Listening:
         if bool(options.tls_certificate) != bool(options.tls_key):
             raise UsageError("--tls-certificate and --tls-key belong together", hint="give both, in PEM")
         self._tokens = Tokens(options.token_file) if options.token_file is not None else None
+        certificate, key = options.tls_certificate, options.tls_key
+        self._certificate = Certificate(certificate, key) if certificate is not None and key is not None else None
         ports = (
             options.http_port is not None and options.http_socket is None,
             options.grpc_port is not None and options.grpc_socket is None,
@@ -53,9 +55,11 @@ class Listening:
         return await self._open(GrpcServer, "gRPC", given.grpc_socket, given.grpc_port, "h2")
 
     def refresh(self) -> None:
-        """Follows the file of tokens; to be called from time to time."""
+        """Follows the files of tokens and of the certificate; to be called from time to time."""
         if self._tokens is not None:
             self._tokens.refresh()
+        if self._certificate is not None:
+            self._certificate.refresh()
 
     async def _open(
         self, kind: type[Frontend], what: str, path: Path | None, port: int | None, protocol: str
@@ -64,29 +68,15 @@ class Listening:
             return None, None
         given = self._options
         server = kind(self._service, given.limits, self._tokens)
+        tls = self._certificate.context(protocol) if self._certificate is not None and path is None else None
         try:
             if path is not None:
                 await server.listen_at(str(path))
                 return server, None
             assert port is not None
-            return server, await server.listen(given.host, port, self._context(protocol))
+            return server, await server.listen(given.host, port, tls)
         except OSError as error:
             raise self._cannot_listen(what, path, port, error) from None
-
-    def _context(self, protocol: str) -> ssl.SSLContext | None:
-        """``protocol``: as TLS names it."""
-        certificate, key = self._options.tls_certificate, self._options.tls_key
-        if certificate is None or key is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols([protocol])
-        try:
-            context.load_cert_chain(certificate, key)
-        except (OSError, ssl.SSLError) as error:
-            message = f"the certificate and {key} cannot be used: {error.strerror or error}"
-            raise ConfigError(message, path=str(certificate), hint="name PEM files") from None
-        return context
 
     def _cannot_listen(self, what: str, path: Path | None, port: int | None, error: OSError) -> UsageError:
         option = f"--{what.lower()}"

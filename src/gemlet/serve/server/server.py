@@ -197,7 +197,7 @@ class Server:
         grpc, grpc_port = await self._listening.grpc()
         keep(_every(TRIM_S, own_memory.trim), "memory")
         keep(self.unpacking.warm(), "processes for large requests")
-        keep(_every(SLOW_CHECK_S, self._listening.refresh), "tokens")
+        keep(_every(SLOW_CHECK_S, self._listening.refresh), "tokens and certificate")
         frontends = [each for each in (http, grpc) if each is not None]
         for frontend in frontends:
             keep(_every(SLOW_CHECK_S, frontend.close_slow), "slow connections")

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from gemlet.serve.execution import protocol
-from gemlet.serve.execution.backend import BackendOptions, GpuLet
+from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.executor import Executor, ExecutorDied, Input
+from gemlet.serve.execution.worker import NO_ORDERS
 from tests.unit.serve.stand_in import model
 
 FORKS = """\
@@ -185,7 +186,28 @@ def test_a_process_without_the_lane_of_a_gpu_let_is_ended(tmp_path, code):
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(ExecutorDied):
                 await running
+            for _ in range(3):  # what comes until the process has ended did not make it end
+                with pytest.raises(GpuLetGone):
+                    await executor.run("let", "bad", [Input("X", "FP32", (1,), [bytes(4)], 4)], 1)
             assert await executor.reap() == -signal.SIGKILL
+        await executor.close()
+
+    asyncio.run(run())
+
+
+def test_what_comes_as_a_lane_ends_is_not_lost(tmp_path):
+    """The server may know of the lane's end before it knows of that of the process."""
+
+    async def run():
+        executor, spec = await started(tmp_path, "def infer(inputs):\n    return {'Y': inputs['X']}\n")
+        await executor.load(spec)
+        await executor.partition([GpuLet(name="let", sm=1.0, models={spec.key: 1})])
+        os.kill(executor.pid, signal.SIGSTOP)
+        executor.lane_lost(executor._lanes["let"])
+        assert executor.died.is_set()
+        with pytest.raises(GpuLetGone):
+            await executor.run("let", spec.key, [Input("X", "FP32", (1,), [bytes(4)], 4)], 1)
+        assert await executor.reap() == -signal.SIGKILL
         await executor.close()
 
     asyncio.run(run())
@@ -201,6 +223,42 @@ def test_a_model_that_closes_what_it_did_not_open_ends_its_executor(tmp_path):
                 await executor.load(spec)
             await executor.reap()
         await executor.close()
+
+    asyncio.run(run())
+
+
+CLOSES_ALL_BESIDE_A_CHILD = """\
+import ctypes
+import os
+import pathlib
+import time
+
+child = ctypes.CDLL(None).fork()  # past what Python does in a child
+if not child:
+    time.sleep(3600)
+(pathlib.Path(__file__).parent / "child").write_text(str(child))
+
+
+def infer(inputs):
+    os.closerange(3, 1000)
+    return {"Y": inputs["X"]}
+"""
+
+
+def test_a_model_that_closes_all_while_a_child_has_it_ends_its_executor(tmp_path):
+    async def run():
+        executor, running = await at_work(tmp_path, CLOSES_ALL_BESIDE_A_CHILD)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(ExecutorDied):
+                    await running
+                assert await executor.reap() in {
+                    NO_ORDERS,
+                    -signal.SIGKILL,
+                }  # its own end, or that of its lane, was first
+            await executor.close()
+        finally:
+            os.kill(int((tmp_path / "1" / "child").read_text()), signal.SIGKILL)
 
     asyncio.run(run())
 
@@ -239,7 +297,8 @@ def test_a_child_does_not_answer_in_the_place_of_its_parent(tmp_path):
 def test_what_cannot_be_sent_is_an_error_of_its_batch_and_leaves_nothing():
     async def run():
         executor = Executor("executor", "cpu", BackendOptions())
-        executor._transport, executor._inputs = mock.Mock(), mock.Mock(allocate=mock.Mock(return_value=0))
+        executor._transport = mock.Mock(is_closing=mock.Mock(return_value=False))
+        executor._inputs = mock.Mock(allocate=mock.Mock(return_value=0))
         executor._inputs.view = memoryview(bytearray(1 << 20))
         large = Input("X", "FP32", (1 << 17,), [bytes(1 << 19)], 1 << 19)
         future = executor.run("let", "echo", [large, Input("Z", "FP32", (0, 10**30), [b""], 0)], 1)

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 
 import pytest
 from hypothesis import given
@@ -388,6 +389,46 @@ def test_the_stamp_follows_the_files(model):
     before = tree.look(model).stamp
     assert tree.look(model).stamp == before
     (model / "1" / "weights").write_bytes(b"1")
+    assert tree.look(model).stamp != before
+
+
+def test_the_stamp_follows_a_version_that_is_a_link(model, tmp_path):
+    """As deployments swap them; the version has another revision then, so that a load takes its new files."""
+    (model / "config.yaml").write_text(GOOD)
+    for name in ("old", "new"):
+        (tmp_path / "store" / name / "deep").mkdir(parents=True)
+        for file in (tmp_path / "store" / name / "model.py", tmp_path / "store" / name / "deep" / "weights"):
+            file.write_text("1")
+            os.utime(file, (1, 1))
+    shutil.rmtree(model / "1")
+    (model / "1").symlink_to(tmp_path / "store" / "old")
+    before = tree.look(model)
+    (tmp_path / "store" / "old" / "deep" / "weights").write_text("2")
+    changed = tree.look(model)
+    (model / "1").unlink()
+    (model / "1").symlink_to(tmp_path / "store" / "new")
+    swapped = tree.look(model)
+    assert len({each.specs[0].key for each in (before, changed, swapped)}) == 3
+
+
+def test_the_stamp_follows_a_link_between_the_files_but_not_into_its_folder(model, tmp_path):
+    (model / "config.yaml").write_text(GOOD)
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1, 1))
+    (model / "1" / "data").symlink_to(tmp_path / "old")
+    (model / "2").symlink_to(model)  # a loop
+    before = tree.look(model).stamp
+    assert len(before) < 20
+    (model / "1" / "data").unlink()
+    (model / "1" / "data").symlink_to(tmp_path / "new")
+    assert tree.look(model).stamp != before
+
+
+def test_the_stamp_follows_permissions(model):
+    (model / "config.yaml").write_text(GOOD)
+    before = tree.look(model).stamp
+    (model / "config.yaml").chmod(0o640)
     assert tree.look(model).stamp != before
 
 

@@ -210,6 +210,7 @@ class Asking:
         def write(spec: ModelSpec, outputs: list[Tensor], finished: Mapping[str, Finished]) -> None:
             answer = infer_messages.render(form, spec, outputs, regions, finished)
             self._call = None
+            self._server.holdings.check(len(answer))
             self.respond(answer)
 
         def refuse(refusal: Refusal) -> None:

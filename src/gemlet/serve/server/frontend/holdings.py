@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from gemlet.serve.dispatch.call import Refusal
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -58,6 +60,15 @@ class Holdings:
             self.drop(costliest)
             self.evicted += 1
             costliest.evict()
+
+    def check(self, nbytes: int) -> None:
+        """Whether an answer of so many bytes can be written: one beyond the budget would be cut off. Raises Refusal."""
+        if nbytes > self.budget:
+            raise Refusal(
+                "failed",
+                f"the answer has {nbytes} bytes, and the server keeps at most {self.budget} for its clients: ask for "
+                "less, for binary data in place of text, or for shared memory",
+            )
 
     def drop(self, holder: Holder) -> None:
         """It holds nothing any more."""

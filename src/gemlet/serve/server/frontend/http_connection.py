@@ -39,6 +39,8 @@ MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers 
 # Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
 READ_BYTES = 2 * 1024
 TOO_MUCH = "clients hold too much: this request was under way for the longest"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+GONE_S = 0.1  # between looks whether a client that sends no more is there
 TRACE_BYTES = 64  # of a traceparent, which has 55
 
 
@@ -93,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._json_length: int | None = None
+        self._interim = True  # whether the client knows interim answers: those of HTTP/1.0 do not
         self._reset()
 
     @property
@@ -207,6 +210,28 @@ class Connection(asyncio.Protocol):
             b"keep-alive" if parser.should_keep_alive() else b"close", length,
         )  # fmt: skip
 
+    def eof_received(self) -> bool:
+        """The client sends no more. It may be there and wait for its answers, or it may have gone: both look alike
+        here. Whether it is there shows when something is written to it, an interim answer, which means nothing."""
+        transport = self._transport
+        due = bool(self._exchanges) and not self._closing and not any(each.endless for each in self._exchanges)
+        if transport is None or not due or not self._interim or transport.get_extra_info("sslcontext") is not None:
+            return False  # the transport closes; TLS has no half of a connection here
+        self._reset()
+        self.began = None  # what is not complete never will be
+        self._exchanges[-1].keep_alive = False
+        transport.write(CONTINUE)
+        self._see_client()
+        return True
+
+    def _see_client(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if peers.has_gone(self._transport):
+            self.abort()
+        else:
+            self.server.loop.call_later(GONE_S, self._see_client)
+
     def pause_writing(self) -> None:
         self._full_since = self.server.loop.time()
         self._regulate()
@@ -299,8 +324,8 @@ class Connection(asyncio.Protocol):
         while self._exchanges:
             exchange = self._exchanges[0]
             for piece in exchange.take():
+                self._out_bytes -= len(piece)  # the transport has it, which may say at once that it is full
                 transport.write(piece)
-                self._out_bytes -= len(piece)
             if not exchange.ended:
                 break
             self._exchanges.popleft()
@@ -367,7 +392,7 @@ class Connection(asyncio.Protocol):
         if self._content_length > self._most:
             raise Bad(413, f"the body has {self._content_length} bytes: expected at most {self._most}")
         if self._expects and self._transport is not None and not self._exchanges:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._transport.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         self._unfinished = 0
@@ -390,6 +415,7 @@ class Connection(asyncio.Protocol):
         if self._trace:
             exchange.trace, self._trace = self._trace.decode("latin-1"), b""
         exchange.keep_alive = parser.should_keep_alive()
+        self._interim = self._interim and parser.get_http_version() == "1.1"
         self._exchanges.append(exchange)
         body = self._body
         self.waits(exchange, self._body_bytes)

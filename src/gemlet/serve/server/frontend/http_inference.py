@@ -128,6 +128,7 @@ def _write(
     connection, exchange = to
     exchange.call = None
     json, binary = infer_json.render(form, spec, outputs, connection.regions, finished)
+    connection.server.holdings.check(len(json) + sum([len(part) for part in binary]))
     if binary:
         exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
     else:

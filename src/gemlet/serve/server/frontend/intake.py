@@ -118,6 +118,8 @@ class Reply:
                     infer_json.check_place(tensor, how)
                 await self.regions.write_in_thread((how.region, how.offset, tensor.data) for tensor, how in shared)
                 finished |= {tensor.name: infer_json.Finished(tensor, b"", written=True) for tensor, _ in shared}
+            held, nbytes = nbytes, 0
+            self.holds(-held)  # the answer counts from here on, and both together may be more than there is room for
             self.write(spec, outputs, finished)
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(refusal_of(error))

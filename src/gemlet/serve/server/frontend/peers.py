@@ -18,6 +18,7 @@ _PORTS = struct.Struct("!HH")
 _NO_COOKIE = b"\xff" * 8
 _UID_AT = 4 + 4 + 32 + 16 + 8  # family..retransmissions, ports, addresses, interface with cookie, expires to wqueue
 _OWNER = struct.Struct("=II")  # uid and inode
+_CLOSED = 7  # a state of TCP: it was reset
 _SYN_SENT = 2  # a state: it is not connected yet
 SOCK_DIAG = getattr(socket, "NETLINK_SOCK_DIAG", 4)
 SOCK_DIAG_BY_FAMILY = 20
@@ -71,6 +72,19 @@ def of_transport(transport: asyncio.BaseTransport) -> int | None:
     if connection.family == socket.AF_UNIX:
         return of_unix(connection)
     return of_tcp(connection.getpeername()[:2], connection.getsockname()[:2])
+
+
+def has_gone(transport: asyncio.BaseTransport) -> bool:
+    """Whether a client of TCP that sends no more has answered what was written to it by a reset. The event loop does
+    not look at such a connection."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family == socket.AF_UNIX:
+        return False  # there writing has failed already
+    try:
+        state: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:
+        return True
+    return state[0] == _CLOSED
 
 
 def _plain(address: Address) -> Address:

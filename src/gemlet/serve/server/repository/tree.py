@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 VERSION = re.compile("[0-9]{1,18}")  # what is longer is no number that messages have
 NATIVE, TRITON = "config.yaml", "config.pbtxt"
 MAX_CONFIG_BYTES = 1024**2  # takes a second or two to read; what people write has some thousand
-Stamp = tuple[tuple[str, int, int], ...]
+Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +136,23 @@ def _revision(stamp: Stamp, version: int) -> str:
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Names, sizes and times of the model's files: what --watch compares."""
+    """Names, sizes, times and permissions of the model's files: what --watch compares.
+
+    A version may be a link to a folder elsewhere, whose files are the model's. Other links to folders are told by where
+    they lead: what is there may be all of a file system.
+    """
+    versions = [path for path in folder.iterdir() if VERSION.fullmatch(path.name) and path.is_symlink()]
     found = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            try:
-                status = path.stat()
-            except OSError:  # gone in this moment
-                continue
-            found.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    for path in sorted([*folder.rglob("*"), *(inner for version in versions for inner in version.rglob("*"))]):
+        if "__pycache__" in path.parts:
+            continue
+        name = str(path.relative_to(folder))
+        try:
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                found.append((name, status.st_size, status.st_mtime_ns, status.st_mode))
+            elif stat.S_ISDIR(status.st_mode) and path.is_symlink():
+                found.append((f"{name}/ -> {path.readlink()}", 0, 0, 0))
+        except OSError:  # gone in this moment, or a link that leads nowhere
+            continue
     return tuple(found)

@@ -90,6 +90,43 @@ def test_answers_that_nobody_reads_are_within_the_same_budget():
     asyncio.run(run())
 
 
+def answered_to_one_who_reads_later(nbytes, budget):
+    """What a client has from an answer of so many bytes, all of which its transport keeps; and whether it is open."""
+    service = Service()
+    calls = []
+    service.engine.infer = calls.append
+    connection, transport = connect(service, HttpServer(service, Limits(request_bytes=budget // 4)))
+    write = transport.write
+
+    def kept(data):
+        write(data)
+        transport.unread += len(data)
+        if transport.unread > 65_536:
+            connection.pause_writing()
+
+    transport.write = kept
+    connection.data_received(infer([1.0], **BINARY))
+    calls[0].answer(Answered(model(), [Tensor("Y", "FP32", (1, nbytes // 4), bytes(nbytes))]))
+    return replies(transport.written), not transport.closed
+
+
+def test_an_answer_within_the_budget_arrives():
+    async def run():
+        (((status, _, body),), opened) = answered_to_one_who_reads_later(3 * MIB, 4 * MIB)
+        assert (status, len(body) > 3 * MIB, opened) == (200, True, True)
+
+    asyncio.run(run())
+
+
+def test_an_answer_beyond_the_budget_is_refused_before_its_first_byte():
+    async def run():
+        (((status, _, body),), opened) = answered_to_one_who_reads_later(5 * MIB, 4 * MIB)
+        assert (status, opened) == (500, True)
+        assert "the answer has 5" in json.loads(body)["error"]
+
+    asyncio.run(run())
+
+
 def test_large_requests_are_not_pipelined_into_memory():
     class Slow(Service):
         def __init__(self):

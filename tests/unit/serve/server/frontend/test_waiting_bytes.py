@@ -12,6 +12,7 @@ import pytest
 from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.server.frontend import infer_json, unpacking
 from gemlet.serve.server.frontend.grpc_server import Asking
+from gemlet.serve.server.frontend.holdings import Holdings
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
 from gemlet.serve.server.frontend.regions import Regions
@@ -156,6 +157,7 @@ def test_a_compressed_message_is_in_another_process_in_one_turn(wrong):
         service, answers, grpc = Service(TEXTS), [], Grpc()
         service.unpacking = Told()
         server = type("Server", (), {"service": service, "unpacking": service.unpacking, "limits": Limits()})
+        server.holdings = Holdings(64 * MIB, asyncio.get_running_loop().time)
         asking = Asking(server, grpc, answers.append, answers.append)
         asking.take(gzip.compress(request.SerializeToString()), b"gzip")
         await grpc.work
