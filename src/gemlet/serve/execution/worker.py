@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import queue
+import resource
 import signal
 import socket
 import sys
@@ -111,6 +112,16 @@ def _of_use() -> Iterator[None]:
         os._exit(NO_ORDERS)
 
 
+def _allow_files(limit: tuple[int, int]) -> None:
+    """So many open files as before a model changed that: it is one process for all models, and they need theirs."""
+    now = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != limit:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        except (OSError, ValueError):  # the hard one is lower now, which takes a privilege to change
+            resource.setrlimit(resource.RLIMIT_NOFILE, (now[1], now[1]))
+
+
 class LogSender(logging.Handler):
     """Sends log lines to the server, which writes them with its own: no more than printed.LINES_PER_MINUTE."""
 
@@ -153,6 +164,7 @@ class Worker:
         self._threads: list[threading.Thread] = []
         self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | None]
         self._orders = queue.SimpleQueue()
+        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)  # before there is a model
 
     def serve(self) -> None:
         """Works until told to stop or until the server is gone."""
@@ -197,6 +209,7 @@ class Worker:
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:
+            _allow_files(self._files)
             began = time.perf_counter()
             try:
                 if isinstance(order, protocol.Load):

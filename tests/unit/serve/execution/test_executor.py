@@ -189,7 +189,7 @@ def test_a_process_without_the_lane_of_a_gpu_let_is_ended(tmp_path, code):
             for _ in range(3):  # what comes until the process has ended did not make it end
                 with pytest.raises(GpuLetGone):
                     await executor.run("let", "bad", [Input("X", "FP32", (1,), [bytes(4)], 4)], 1)
-            assert await executor.reap() == -signal.SIGKILL
+            assert await executor.reap() in {NO_ORDERS, -signal.SIGKILL}
         await executor.close()
 
     asyncio.run(run())
@@ -259,6 +259,28 @@ def test_a_model_that_closes_all_while_a_child_has_it_ends_its_executor(tmp_path
             await executor.close()
         finally:
             os.kill(int((tmp_path / "1" / "child").read_text()), signal.SIGKILL)
+
+    asyncio.run(run())
+
+
+LEAVES_FEW_FILES = """\
+import resource
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def infer(inputs):
+    return {"Y": inputs["X"]}
+"""
+
+
+def test_a_model_that_lowers_the_limit_on_files_lowers_it_for_no_others(tmp_path):
+    async def run():
+        executor, running = await at_work(tmp_path, LEAVES_FEW_FILES)
+        async with asyncio.timeout(PATIENCE_S):
+            assert [tensor.name for tensor, _ in (await running).outputs] == ["Y"]
+            await executor.partition([GpuLet(name=name, sm=0.5, models={}) for name in ("let", "another")])
+        await executor.close()
 
     asyncio.run(run())
 
