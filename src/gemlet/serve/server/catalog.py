@@ -119,20 +119,20 @@ class Catalog:
     async def compare(self) -> None:
         """Follows what changed in the repository."""
         try:
-            entries = await asyncio.to_thread(tree.scan, self._repository)
+            stamps = await asyncio.to_thread(tree.stamps, self._repository)
         except ConfigError as error:
             logger.error("%s", error)
             return
-        for name, entry in entries.items():
+        for name, stamp in stamps.items():
             known = self.models.get(name)
-            if known is None or (known.stamp != entry.stamp and known.unloaded != "unloaded"):
+            if known is None or (known.stamp != stamp and known.unloaded != "unloaded"):
                 try:
                     await self.load(name)
                 except Refusal as refusal:
                     logger.error("model %s: %s", name, refusal.message)
                 except Exception:
                     logger.exception("model %s", name)  # all others are served on
-        for name in self.models.keys() - entries.keys():
+        for name in self.models.keys() - stamps.keys():
             if self._engine.models.versions(name):
                 with suppress(Refusal):  # somebody else was first
                     await self.unload(name, "its directory no longer exists")

@@ -46,12 +46,28 @@ class ModelDirectory:
 
 def scan(repository: Path) -> dict[str, ModelDirectory]:
     """Every model directory, in order of name. Raises ConfigError if the repository itself cannot be read."""
+    return {folder.name: look(folder) for folder in _folders(repository)}
+
+
+def stamps(repository: Path) -> dict[str, Stamp]:
+    """Of every model directory, by name. Nothing is read, nor asked of a model's code. Raises ConfigError."""
+    found: dict[str, Stamp] = {}
+    for folder in _folders(repository):
+        try:
+            found[folder.name] = _stamp(folder)
+        except OSError:  # as look() takes it
+            found[folder.name] = ()
+    return found
+
+
+def _folders(repository: Path) -> list[Path]:
+    """Raises ConfigError."""
     try:
         folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
         hint = "name a directory with DIR/MODEL/config.yaml and DIR/MODEL/1/; see docs/serving/models.md"
         raise ConfigError(f"cannot be read: {error.strerror}", path=str(repository), hint=hint) from None
-    return {folder.name: look(folder) for folder in folders if _can_be_named(folder)}
+    return [folder for folder in folders if _can_be_named(folder)]
 
 
 @functools.cache  # it is checked repeatedly, and reported once
