@@ -34,6 +34,9 @@ class Sent:
     def __init__(self):
         self.frames = []
 
+    def is_closing(self):
+        return False
+
     def write(self, frame):
         self.frames.append(frame)
 

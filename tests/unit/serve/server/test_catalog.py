@@ -154,20 +154,20 @@ def test_a_defect_met_at_a_model_that_came_leaves_the_others(tmp_path, monkeypat
 
 def test_a_model_that_cannot_be_read_is_read_again_only_when_it_has_changed(tmp_path, monkeypatch):
     """Reading may ask the model's own code, which takes its time to fail."""
-    looks = []
+    looked_at = []
 
     async def run():
         world = World(tmp_path, old=[1])
         world.write("bad", 1)
         (tmp_path / "bad" / "config.yaml").write_text("platform: nonsense\n")
-        monkeypatch.setattr(tree, "look", lambda folder: looks.append(folder.name) or look(folder))
+        monkeypatch.setattr(tree, "look", lambda folder: looked_at.append(folder.name) or look(folder))
         for _ in range(3):
             await world.catalog.compare()
-        assert looks.count("bad") == 1
+        assert looked_at.count("bad") == 1
         (tmp_path / "bad" / "config.yaml").write_text("platform: nothing\n")
         for _ in range(3):
             await world.catalog.compare()
-        assert looks.count("bad") == 2
+        assert looked_at.count("bad") == 2
 
     look = tree.look
     asyncio.run(run())
