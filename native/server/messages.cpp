@@ -285,13 +285,13 @@ bool Server::hello(Client& client, const Message& message) {
     auto found = groups_.find(name);
     if (found == groups_.end()) {
         if (!(message.flags & wire::kHelloCreateGroup)) return deny(Status::kUnknown, "there is no such group");
-        if (has_too_many_groups(client.uid))
+        if (has_too_many_groups(client.acts_as))
             return deny(Status::kFull,
-                        "programs of user " + std::to_string(client.uid) + " have made too many groups");
+                        "programs of user " + std::to_string(client.acts_as) + " have made too many groups");
         GroupSettings settings;
         settings.spec.name = name;
-        settings.users = std::vector<uid_t>{client.uid};
-        found = groups_.emplace(name, Group{settings, true, 0, client.uid}).first;
+        settings.users = std::vector<uid_t>{client.acts_as};
+        found = groups_.emplace(name, Group{settings, true, 0, client.acts_as}).first;
     }
     if (!may_join(found->second, client))
         return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");

@@ -168,6 +168,7 @@ struct Client {
     bool refuses_files = false;  // its socket: else a message may bring some
     pid_t pid = 0;
     uid_t uid = 0;
+    uid_t acts_as = 0;                 // whose what it makes and has is: nobody's, for root in a container
     uint64_t started = 0;              // ticks since boot; with `pid` it names one process for ever
     uint64_t image = 0;                // as of Look
     std::string command, group;        // group is empty until it has joined

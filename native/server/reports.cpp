@@ -76,7 +76,7 @@ std::vector<Traced> Server::traced() {
 
 void Server::note_unmanaged(const Client& client, std::string group, const std::string& why) {
     unmanaged_.put({client.pid, client.uid, client.command, std::move(group), why, client.strict, clock(), false,
-                    client.started, client.limited, accounts_.of(client.uid)});
+                    client.started, client.limited, accounts_.of(client.acts_as)});
 }
 
 // Also those that joined and use no device.

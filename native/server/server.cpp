@@ -32,6 +32,7 @@ namespace {
 // outside (audit.py).
 constexpr size_t kOtherFiles = 128 + 256 + 1024 + 256;
 constexpr size_t kMaxDevices = 64;  // that clients have named
+constexpr uid_t kNobody = 65534;    // of the kernel, and of daemon/processes.py
 
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -255,10 +256,11 @@ bool Server::identify(Client& client, const std::optional<std::string>& group) {
     client.refuses_files = options_.refuse_files && refuse_files(client.socket.get());
     client.fixed = group;
     client.since = clock();
-    client.who = group ? who_of_group(*group) : "user " + std::to_string(accounts_.of(peer.uid));
     // Root in a container is not root of this machine.
     client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid()) &&
                            is_near(process_of(client.socket.get(), peer.pid).get(), peer.pid);
+    client.acts_as = peer.uid == 0 && !client.administrator ? kNobody : peer.uid;
+    client.who = group ? who_of_group(*group) : "user " + std::to_string(accounts_.of(client.acts_as));
     return true;
 }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gemlet.daemon.groups import MAX_GROUPS
+from gemlet.daemon.processes import NOBODY
 from tests.unit.server import wire
 from tests.unit.server.wire import RawClient
 
@@ -68,6 +69,22 @@ def test_the_maker_of_a_group_is_known_until_it_is_set(serve: Callable[..., Serv
     s.server.set_group("team")
     assert s.server.maker("team") is None
     client.close()
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode != 0, reason="no namespaces"
+)
+def test_what_root_in_a_container_makes_is_nobodys(serve: Callable[..., Served]) -> None:
+    """Root of the machine has neither quota nor a most of groups, and may give names that begin with @."""
+    s = serve()
+    program = MEMBER.replace("os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))", "")
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program, s.path, "0", str(ROOT)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as contained:
+        assert contained.stdout
+        said, maker = contained.stdout.readline(), s.server.maker("team")
+        s.server.stop()  # its connection ends, which it waits for
+        contained.communicate("\n\n")
+    assert (said, maker) == ("in\n", NOBODY)
 
 
 def test_a_former_member_of_a_group_has_none_of_its_memory(
