@@ -3,6 +3,7 @@
 call.py          a request, checked, and why it may be refused
 engine.py        from the queue to an executor and back;  batch_tensors.py: the tensors of a batch
 answers.py       the one answer of each request
+waiting_bytes.py how many bytes of inputs a model may have waiting
 nested.py        requests that a model sends to others
 served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them
