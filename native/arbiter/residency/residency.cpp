@@ -133,12 +133,12 @@ uint64_t Residency::only_said(ClientId client) const {
     return m.said_at && (m.gone || m.seen != m.number) ? m.committed : 0;
 }
 
-void Residency::refute(ClientId client, uint64_t confirmed, Nanoseconds now) {
+void Residency::refute(ClientId client, uint64_t confirmed) {
     const auto found = members_.find(client);
     if (found == members_.end() || !found->second.said_at) return;
     found->second.refuted = true;
     found->second.mapped = std::min(found->second.mapped, confirmed);
-    settle(now);
+    stale_ = true;
 }
 
 bool Residency::note_fixed(ClientId client, uint64_t bytes) {

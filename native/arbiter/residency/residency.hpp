@@ -93,10 +93,10 @@ class Residency {
     // It comes, as `client`.
     void come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now);
     // What one that does not obey only says that it has on the device, from before this daemon; 0: nothing. The
-    // driver has less of it, and no more than `confirmed`: from now on orders bind it at once, and the rest binds
-    // nobody.
+    // driver has less of it, and no more than `confirmed`: from the next tick() on orders bind it at once, and the
+    // rest binds nobody. There may be a thousand of them at once.
     uint64_t only_said(ClientId client) const;
-    void refute(ClientId client, uint64_t confirmed, Nanoseconds now);
+    void refute(ClientId client, uint64_t confirmed);
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
