@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "server/process.hpp"
+#include "server/round.hpp"
 #include "server/server.hpp"
 
 namespace gemlet::server {
@@ -75,7 +76,16 @@ void Server::end_absent_if(const std::function<bool(const Absent&)>& which) {
 void Server::look_at_absent(Nanoseconds now) {
     if (absent_.empty() || now < look_at_) return;
     look_at_ = now + kLook;
-    end_absent_if(has_ended);
+    // Most are told of by epoll; of many that ended just now, the rest is for it, or for the next look.
+    const Round round(mutex_, now + kRound);
+    for (auto next = absent_.begin(); next != absent_.end();) {
+        const uint32_t id = next->first;
+        if (has_ended(next->second)) {
+            end_absent(id);
+            if (round.is_over(clock())) break;
+        }
+        next = absent_.upper_bound(id);
+    }
     for (auto& [id, absent] : absent_) inquire(id, absent);
 }
 

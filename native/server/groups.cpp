@@ -288,6 +288,7 @@ void Server::set_memory_of_processes(const Uuid& uuid, const std::vector<Holding
     std::unordered_map<pid_t, std::vector<Absent*>> absent;
     for (auto& [id, each] : absent_)
         if (each.device.lock() == *found) absent[each.pid].push_back(&each);
+    std::vector<Residency::Report> left;  // of those that are not connected
     for (const Holding& holding : holdings) {
         const std::vector<Attachment*>& theirs = attachments[holding.pid];
         const std::vector<Absent*>& left_behind = absent[holding.pid];
@@ -302,8 +303,10 @@ void Server::set_memory_of_processes(const Uuid& uuid, const std::vector<Holding
                     std::max(each->slot.untracked(), holding.bytes - std::min(holding.bytes, used)), uint64_t(now));
             }
         }
-        check_claims(device, theirs, left_behind, holding.bytes, now);
+        check_claims(device, theirs, left_behind, holding.bytes, now, left);
     }
+    device.residency.report(left, now);
+    device.residency.tick(now);
     settle_residency(device, now);
     apply(device, now);
     wake();

@@ -20,9 +20,6 @@ using wire::TokenState;
 namespace {
 
 constexpr size_t kMaxDevices = 64;
-// So much time is given to messages before clocks and other descriptors have their turn.
-constexpr Nanoseconds kRound = 2'000'000;
-
 std::string text_of(const char* text, size_t size) {
     return {text, strnlen(text, size)};
 }

@@ -234,16 +234,17 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
     }
 }
 
-// `theirs` and `left_behind`: of one process, which has what it has once.
+// `theirs` and `left_behind`: of one process, which has what it has once. `found`: what is news of those that left,
+// for one decision on all processes.
 void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const std::vector<Absent*>& left_behind,
-                          uint64_t bytes, Nanoseconds now) {
+                          uint64_t bytes, Nanoseconds now, std::vector<Residency::Report>& found) {
     if (!limits_residency(device)) return;
     device.confirms = true;
     std::sort(theirs.begin(), theirs.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
     uint64_t left = bytes;
     const auto look_at_said = [&](ClientId client, Unconfirmed& said) {
         said.look(device.residency.only_said(client), left, false, options_.claim_grace, now);
-        if (said.bytes() > 0) device.residency.refute(client, left, now);
+        if (said.bytes() > 0) device.residency.refute(client, left);
     };
     for (Attachment* a : theirs) {
         const Claim claim = claim_of(*a);
@@ -260,7 +261,12 @@ void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const
     for (Absent* each : left_behind) {
         look_at_said(each->residency, each->said);
         each->unconfirmed.look(each->has.fixed, left, false, options_.claim_grace, now);
-        device.residency.set_fixed(each->residency, believed(each->has, each->unconfirmed).fixed, now);
+        found.push_back({.client = each->residency,
+                         .moves = false,
+                         .mapped = 0,
+                         .seen = 0,
+                         .complete = false,
+                         .fixed = believed(each->has, each->unconfirmed).fixed});
         left -= std::min(left, each->has.fixed);
     }
 }

@@ -1,10 +1,13 @@
-// How long the thread that decides reads messages before clocks, other descriptors and other threads have their turn.
+// How long the thread that decides reads messages, or learns of processes that have ended, before clocks, other
+// descriptors and other threads have their turn.
 #pragma once
 
 #include "arbiter/arbiter.hpp"
 #include "server/yielding_mutex.hpp"
 
 namespace gemlet::server {
+
+inline constexpr arbiter::Nanoseconds kRound = 2'000'000;
 
 class Round {
   public:

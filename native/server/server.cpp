@@ -23,6 +23,7 @@
 
 #include "futex.h"
 #include "server/process.hpp"
+#include "server/round.hpp"
 
 namespace gemlet::server {
 
@@ -383,6 +384,8 @@ void Server::run() {
         mutex_.lock_after_others();
         std::lock_guard lock(mutex_, std::adopt_lock);
         senders.clear();
+        const Round round(mutex_, clock() + kRound);
+        bool any_ended = false;
         for (int i = 0; i < n; ++i) {
             uint64_t kind = ready[size_t(i)].data.u64 & ~0xffffffffull;
             auto index = uint32_t(ready[size_t(i)].data.u64);
@@ -390,16 +393,21 @@ void Server::run() {
             if (kind == kTimer || kind == kWake) {
                 ssize_t ignored = read(kind == kTimer ? timer_.get() : wake_.get(), &count, sizeof count);
                 (void)ignored;
+            } else if ((kind == kAbsent || kind == kProcess) && any_ended && round.is_over(clock())) {
+                continue;  // a thousand may end at once: the rest is still there in the next round
             } else if (kind == kListener) {
                 if (index < listeners_.size() && listeners_[index]) accept_client(*listeners_[index]);
             } else if (kind == kAbsent) {
+                any_ended = true;
                 end_absent(index);
             } else if (auto found = clients_.find(index); found != clients_.end()) {
                 Client& client = *found->second;
-                if (kind == kProcess)
+                if (kind == kProcess) {
+                    any_ended = true;
                     drop(client, "exit");
-                else
+                } else {
                     senders.push_back(index);
+                }
             }
         }
         take_answers();

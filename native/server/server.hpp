@@ -270,7 +270,7 @@ class Server {
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
     void settle_residency(Device& device, Nanoseconds now);
     void check_claims(Device& device, std::vector<Attachment*> theirs, const std::vector<Absent*>& left_behind,
-                      uint64_t bytes, Nanoseconds now);
+                      uint64_t bytes, Nanoseconds now, std::vector<Residency::Report>& found);
     static void book(Device& device, Attachment& attachment, const Holding& holding);
     static OnDevice on_device(const Device& device, const Attachment& attachment);
     static OnDevice believed(OnDevice has, const Unconfirmed& unconfirmed);

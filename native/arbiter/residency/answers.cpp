@@ -14,21 +14,21 @@ uint64_t Residency::may_be_granted(const Member& member) const {
 }
 
 // The most of `member` that could ever have to be on the host: what its scopes lack if all want to be in.
-uint64_t Residency::host_of(ClientId id, const Member& member, ClientId changed, uint64_t movable) const {
-    const uint64_t mine = id == changed ? movable : member.granted;
+// If `changed` had `movable` bytes instead of what it was granted.
+uint64_t Residency::host_of(const Member& member, const Member* changed, uint64_t movable) const {
+    const uint64_t mine = &member == changed ? movable : member.granted;
     uint64_t lack = 0;
     for (const Scope& scope : scopes_of(member)) {
-        uint64_t sum = 0;
-        for (const auto& [other_id, other] : members_)
-            if (scope.has(other)) sum = plus(sum, other_id == changed ? movable : other.granted);
-        lack = std::max(lack, minus(sum, room(scope)));
+        Total sum = scope.sums->granted;
+        if (changed && (!scope.is_group || changed->group == member.group)) sum = sum - changed->granted + movable;
+        lack = std::max(lack, beyond(sum, room(scope)));
     }
     return std::min(mine, lack);
 }
 
 uint64_t Residency::host_promised() const {
     uint64_t sum = 0;
-    for (const auto& [id, m] : members_) sum = plus(sum, host_of(id, m, id, m.granted));
+    for (const auto& [id, m] : members_) sum = plus(sum, host_of(m));
     return sum;
 }
 
@@ -49,23 +49,15 @@ uint64_t Residency::held() const {
 }
 
 bool Residency::within() const {
-    for (const Scope& scope : scopes()) {
-        uint64_t sum = 0;
-        for (const auto& [id, m] : members_)
-            if (scope.has(m)) sum = plus(sum, plus(m.committed, m.fixed));
-        if (sum > scope.limit) return false;
-    }
-    return true;
+    const auto all = scopes();
+    return std::all_of(all.begin(), all.end(),
+                       [](const Scope& scope) { return scope.sums->committed + scope.sums->fixed <= scope.limit; });
 }
 
 bool Residency::fits_fixed(uint64_t bytes) const {
-    for (const Scope& scope : scopes()) {
-        uint64_t largest = 0;
-        for (const auto& [id, m] : members_)
-            if (scope.has(m)) largest = std::max(largest, m.granted);
-        if (plus(largest, bytes) > room(scope)) return false;
-    }
-    return true;
+    const auto all = scopes();
+    return std::all_of(all.begin(), all.end(),
+                       [&](const Scope& scope) { return Total(scope.sums->largest) + bytes <= room(scope); });
 }
 
 uint64_t Residency::ceiling(ClientId client) const {
@@ -75,7 +67,7 @@ uint64_t Residency::ceiling(ClientId client) const {
 
 uint64_t Residency::host(ClientId client) const {
     const auto found = members_.find(client);
-    return found == members_.end() ? 0 : host_of(client, found->second, client, found->second.movable);
+    return found == members_.end() ? 0 : host_of(found->second, &found->second, found->second.movable);
 }
 
 bool Residency::resident(ClientId client) const {
@@ -92,6 +84,7 @@ std::vector<ResidencyUsage> Residency::usage(Nanoseconds now) const {
     std::vector<ResidencyUsage> all;
     bool somebody_waits = false;
     for (const auto& [id, m] : members_) somebody_waits = somebody_waits || m.queued != kNever;
+    const Demand wanted = demand();
     for (const auto& [id, m] : members_) {
         ResidencyUsage u{id,
                          m.movable,
@@ -99,11 +92,11 @@ std::vector<ResidencyUsage> Residency::usage(Nanoseconds now) const {
                          m.allowed,
                          m.in && m.complete,
                          m.queued != kNever,
-                         host_of(id, m, id, m.movable),
+                         host_of(m, &m, m.movable),
                          kNever,
                          m.last_handover,
                          ""};
-        if (m.in && somebody_waits) u.epoch_end = may_go_at(m, now);
+        if (m.in && somebody_waits) u.epoch_end = may_go_at(m, wanted, now);
         char text[200] = "";
         constexpr double mib = 1 << 20;
         if (m.movable > ceiling(id))

@@ -18,6 +18,7 @@ void Residency::set_group(GroupId group, uint64_t resident, double share, Nanose
 
 void Residency::remove_group(GroupId group) {
     groups_.erase(group);
+    stale_ = true;
 }
 
 void Residency::add(ClientId client, GroupId group, Nanoseconds now) {
@@ -52,13 +53,14 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
         m.granted = std::min(m.granted, bytes);
     } else {
         for (const Scope& scope : scopes_of(m))
-            if (bytes > room(scope, &m)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
+            if (bytes > room(scope, &m)) return scope.is_group ? Refusal::kResident : Refusal::kCapacity;
         uint64_t promised = 0;
-        for (const auto& [id, other] : members_) promised = plus(promised, host_of(id, other, client, bytes));
+        for (const auto& [id, other] : members_) promised = plus(promised, host_of(other, &m, bytes));
         if (promised > host_) return Refusal::kHost;
         m.turn = ++turn_;
         m.movable = m.granted = bytes;
-        if (m.in && !fits(m, {})) put_out(m, now);  // it is the one that waits for its growth
+        stale_ = true;
+        if (m.in && !fits(m)) put_out(m, now);  // it is the one that waits for its growth
         if (!m.in && m.queued == kNever) m.queued = now;
     }
     m.movable = bytes;
@@ -72,6 +74,7 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     Member& m = found->second;
     m.movable = bytes;
     m.granted = std::min(bytes, may_be_granted(m));
+    stale_ = true;
     const uint64_t promised = host_promised();
     m.granted -= std::min(m.granted, promised - std::min(promised, host_));
     const bool new_here = m.number == 0;  // else it may have been allowed more since it said so
@@ -91,7 +94,9 @@ void Residency::expect(ClientId client, GroupId group, uint64_t fixed, uint64_t 
     m.gone = true;
     m.fixed = fixed;
     m.movable = movable;
+    stale_ = true;
     m.granted = std::min(movable, may_be_granted(m));
+    stale_ = true;
     m.mapped = m.committed = m.allowed = std::min(mapped, movable);
     m.said_at = m.number;
     m.turn = ++turn_;
@@ -102,6 +107,7 @@ void Residency::bind_expected() {
     if (host_promised() <= host_) return;
     for (auto& [id, m] : members_)
         if (m.gone) m.granted = std::min(m.granted, m.committed);
+    stale_ = true;
 }
 
 void Residency::come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now) {
@@ -127,12 +133,12 @@ uint64_t Residency::only_said(ClientId client) const {
     return m.said_at && (m.gone || m.seen != m.number) ? m.committed : 0;
 }
 
-void Residency::refute(ClientId client, uint64_t confirmed, Nanoseconds now) {
+void Residency::refute(ClientId client, uint64_t confirmed) {
     const auto found = members_.find(client);
     if (found == members_.end() || !found->second.said_at) return;
     found->second.refuted = true;
     found->second.mapped = std::min(found->second.mapped, confirmed);
-    settle(now);
+    stale_ = true;
 }
 
 bool Residency::note_fixed(ClientId client, uint64_t bytes) {

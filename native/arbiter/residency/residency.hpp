@@ -8,15 +8,21 @@
 // An order is a client's allowance: how many bytes it may have on the device. A client is taken to hold the larger of
 // its allowance and what it says it holds, and of every older allowance until it says that it has seen the new one.
 // So the sum of what clients hold stays within the capacity at every instant, also while bytes move.
+//
+// Everything is settled anew with each message of a client, and a user may have a thousand: what concerns one client
+// is decided by sums over all (`Sums`), never by a look at each.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arbiter/arbiter.hpp"
+#include "arbiter/saturating.hpp"
 
 namespace gemlet::arbiter {
 
@@ -87,10 +93,10 @@ class Residency {
     // It comes, as `client`.
     void come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now);
     // What one that does not obey only says that it has on the device, from before this daemon; 0: nothing. The
-    // driver has less of it, and no more than `confirmed`: from now on orders bind it at once, and the rest binds
-    // nobody.
+    // driver has less of it, and no more than `confirmed`: from the next tick() on orders bind it at once, and the
+    // rest binds nobody. There may be a thousand of them at once.
     uint64_t only_said(ClientId client) const;
-    void refute(ClientId client, uint64_t confirmed, Nanoseconds now);
+    void refute(ClientId client, uint64_t confirmed);
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
@@ -129,10 +135,22 @@ class Residency {
     std::vector<ResidencyUsage> usage(Nanoseconds now) const;
 
   private:
+    // Of all members whose memory counts against one limit.
+    struct Sums {
+        size_t members = 0;
+        Total fixed = 0, movable = 0, granted = 0, committed = 0;
+        Total pinned = 0;      // granted to pinned ones
+        uint64_t largest = 0;  // granted to one of them
+        Total in = 0, pinned_in = 0;
+        // While orders are made: what is wanted; what is still to come back from members that were told to give it;
+        // what those that are served before lack.
+        Total target = 0, coming = 0, ahead = 0;
+    };
     struct Group {
         uint64_t resident = kUnlimited;
         double share = 1.0;
         bool pinned = false;
+        mutable Sums sums = {};  // as of refresh()
     };
     struct Member {
         GroupId group = 0;
@@ -159,14 +177,45 @@ class Residency {
         uint64_t entry_bytes = 0;   // that had to move for its entry
         Nanoseconds handover = 0;   // how long its entries take: a moving average
         Nanoseconds last_handover = 0;
+        bool ahead = false;                 // it is among those whose lack is in Sums::ahead
+        mutable const Group* of = nullptr;  // as of refresh(); none: its group is not known
     };
     using Members = std::map<ClientId, Member>;
-    // Whose memory counts against one limit.
+    // A limit, and what counts against it.
     struct Scope {
-        uint64_t limit;
-        std::optional<GroupId> group;  // none: the whole device
-        bool has(const Member& m) const { return !group || m.group == *group; }
+        uint64_t limit = 0;
+        bool is_group = false;  // else it is the whole device
+        const Sums* sums = nullptr;
     };
+    // Those of one member: of its group, if that has one, and of the device.
+    struct Scopes {
+        std::array<Scope, 2> all = {};
+        size_t count = 0;
+        void add(const Scope& scope) { all[count++] = scope; }
+        const Scope* begin() const { return all.data(); }
+        const Scope* end() const { return all.data() + count; }
+    };
+    // Bytes of members that are in and would be put out for one that is not.
+    struct Leaving {
+        Total on_device = 0, of_group = 0;
+        void add(const Member& leaves, const Member& comes) {
+            on_device += leaves.movable;
+            if (leaves.group == comes.group) of_group += leaves.movable;
+        }
+        void take_back(const Member& leaves, const Member& comes) {
+            on_device -= leaves.movable;
+            if (leaves.group == comes.group) of_group -= leaves.movable;
+        }
+    };
+    // Who wants to be on the device: what the length of an epoch follows from.
+    struct Demand {
+        double shares = 0, count = 0, waiting = 0, largest = 0;
+    };
+
+    // Makes the sums anew if something has changed since.
+    void refresh() const;
+    Scopes scopes_of(const Member& member) const;
+    std::vector<Scope> scopes() const;
 
     uint64_t may_be_granted(const Member& member) const;  // movable bytes, by the limits of the device
     // Whether anything is new.
@@ -178,21 +227,40 @@ class Residency {
     void keep_what_fits();
     void publish();
 
-    std::vector<Scope> scopes_of(const Member& member) const;
-    std::vector<Scope> scopes() const;
-    uint64_t room(const Scope& scope, const Member* asks = nullptr) const;  // for movable memory
-    bool fits(const Member& member, const std::vector<ClientId>& without, uint64_t extra = 0) const;
+    static uint64_t room(const Scope& scope, const Member* asks = nullptr);  // for movable memory
+    bool fits(const Member& member, const Leaving& without) const;           // with everybody in but those
+    bool fits(const Member& member) const { return fits(member, Leaving()); }
+    bool fits_alone(const Member& member, Total extra = 0) const;  // with nobody else in
+    bool fits_beside_pinned(const Member& member) const;
     bool everything_fits() const;
     bool pinned(const Member& member) const;
-    Nanoseconds may_go_at(const Member& member, Nanoseconds now) const;
-    Nanoseconds gives_way_at(const Member& member, const Member& to, Nanoseconds now) const;
-    Nanoseconds epoch_length(const Member& member) const;
     double share_of(const Member& member) const;
-    uint64_t host_of(ClientId id, const Member& member, ClientId other, uint64_t movable) const;
+    Demand demand() const;
+    Nanoseconds epoch_length(const Member& member, const Demand& demand) const;
+    Nanoseconds may_go_at(const Member& member, const Demand& demand, Nanoseconds now) const;
+    Nanoseconds gives_way_at(const Member& member, const Member& to, const Demand& demand, Nanoseconds now) const;
+    uint64_t host_of(const Member& member, const Member* changed = nullptr, uint64_t movable = 0) const;
+    std::vector<Member*> in_turn(std::vector<std::pair<ClientId, Member*>> queue) const;
+    std::optional<std::vector<Member*>> who_goes_for(const Member& member, Nanoseconds now, Nanoseconds& soonest);
+    void set_in(Member& member, bool in);
     void put_out(Member& member, Nanoseconds now);
     void enter(Member& member, Nanoseconds now);
     void commit(Member& member);
-    void sort_queue(std::vector<ClientId>& queue) const;
+    void order(ClientId client, Member& member, uint64_t allowed);
+    static uint64_t coming(const Member& member);
+    void count(Member& member, bool ahead);
+    void discount(const Member& member);
+    // Those that `member` counts among.
+    template <class How>
+    void for_sums_of(const Member& member, const How& how) const {
+        how(device_);
+        if (member.of) how(member.of->sums);
+    }
+    template <class How>
+    void for_all_sums(const How& how) const {
+        how(device_);
+        for (const auto& [id, group] : groups_) how(group.sums);
+    }
 
     ResidencyParameters p_;
     uint64_t capacity_ = kUnlimited, host_ = kUnlimited;
@@ -200,7 +268,9 @@ class Residency {
     Members members_;
     std::vector<Order> orders_;
     uint64_t turn_ = 0;
-    bool limited_ = false;  // some limit was ever set
+    bool limited_ = false;      // some limit was ever set
+    mutable Sums device_ = {};  // as of refresh()
+    mutable bool stale_ = true;
     Nanoseconds next_ = kNever;
 };
 

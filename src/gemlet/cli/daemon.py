@@ -17,7 +17,6 @@ from gemlet.model import POLICIES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from threading import Thread
-    from wsgiref.simple_server import WSGIServer
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.configuration import ConfigurationFile
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.service import Service
     from gemlet.daemon.status import Status
     from gemlet.model import Configuration
+    from gemlet.monitor.metrics_server import MetricsServer
 
 
 @click.command()
@@ -195,13 +195,13 @@ def _configured(file: ConfigurationFile) -> Configuration:
     return file.current
 
 
-def _start_metrics(latest: Callable[[], Status | None], port: int | None) -> tuple[WSGIServer, Thread] | None:
+def _start_metrics(latest: Callable[[], Status | None], port: int | None) -> tuple[MetricsServer, Thread] | None:
     if port is None:
         return None
     try:
-        from gemlet.monitor import metrics
+        from gemlet.monitor import metrics_server
 
-        return metrics.serve(latest, port=port)
+        return metrics_server.serve(latest, port=port)
     except ImportError:
         raise GemletError("prometheus-client is not installed", hint="pip install 'gemlet[metrics]'") from None
     except OSError as error:

@@ -222,7 +222,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
             saved = service.configuration.save_group(entry.spec)
         except ConfigError as error:  # a full disk
             raise Refused(f"group {request.group} is changed, but not saved: {error}", hint=error.hint) from None
-        entry.origin = "configuration"
+        service.book.is_saved(entry)
     unkept = _changed(service, "changed", entry.spec.name, peer)
     given = request.limits.given()
     return {

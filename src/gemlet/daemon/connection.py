@@ -125,6 +125,11 @@ class Connection:
         except OSError as error:
             raise self._silence(error) from None
 
+    @property
+    def stream(self) -> socket.socket:
+        """By which the kernel knows who listens there."""
+        return self._socket
+
     def fileno(self) -> int:
         """Readable when `reply` has something to read."""
         return self._socket.fileno()

@@ -79,7 +79,7 @@ def _on_device(
         ]
         if others:
             lines.append(f"  the others: {', '.join(others)}")
-        if group.max < 1 and measured > group.max - NOTICEABLE:
+        if _at_maximum(group):
             lines.append(f"  it is at its maximum of {format_share(group.max)}, which binds even on an idle device")
             more = format_share(min(1.0, group.max * 1.5))
             advice = on_group("set", group.name, "--max", more, simulated=simulated)
@@ -91,6 +91,10 @@ def _on_device(
     for client in group.clients:
         lines += _swap(client)
     return lines, advice
+
+
+def _at_maximum(group: GroupStatus) -> bool:
+    return group.max < 1 and (group.share.get("10s") or 0) > group.max - NOTICEABLE
 
 
 def _swap(client: ClientStatus) -> list[str]:
@@ -131,6 +135,8 @@ def _sharing(group: GroupStatus, device: DeviceStatus) -> list[str]:
     lines = []
     if group.why in TURNS:
         lines.append(f"  {TURNS[group.why]}")
+    elif others and _at_maximum(group):
+        lines.append("  up to that it runs beside others without turns: no promise is in danger")
     elif others:
         lines.append("  runs freely beside others: no promise is in danger")
     if group.speed is not None and others:

@@ -233,6 +233,11 @@ class GroupBook:
         self._replace(entry, changed, entry.device, busy)
         return entry
 
+    @staticmethod
+    def is_saved(entry: Entry) -> None:
+        """It is the configuration's from now on, and no user's own: as the next daemon will have it."""
+        entry.origin, entry.owner, entry.leaving = "configuration", None, False
+
     def remove(self, name: str, *, uid: int) -> None:
         """Removes a group. Raises `Refused` while it has clients."""
         entry = self._entry(name)
@@ -364,9 +369,13 @@ class GroupBook:
 
     def _vacant(self, entry: Entry, uid: int, busy: Mapping[str, int]) -> bool:
         # A program that returns to a name that is no longer in use makes the group anew: limits of an hour ago would
-        # surprise. After a restart of the daemon its programs may still be on their way back.
-        mine = entry.transient and entry.owner == uid and entry.linger == LINGER_SECONDS
-        return mine and not busy.get(entry.spec.name) and not entry.has_launcher()
+        # surprise.
+        return entry.transient and entry.owner == uid and self._is_left(entry, busy)
+
+    @staticmethod
+    def _is_left(entry: Entry, busy: Mapping[str, int]) -> bool:
+        """Whether nobody uses the group any more, nor is on the way back to it after a restart of the daemon."""
+        return entry.linger == LINGER_SECONDS and not busy.get(entry.spec.name) and not entry.has_launcher()
 
     def _administers(self, uid: int) -> bool:
         return uid in (0, self._owner)
@@ -451,9 +460,7 @@ class GroupBook:
         asked = entry.minimum
         while not minima.fits(asked, self._minima()):
             rivals = [self.entries[other.group] for other in minima.rivals(asked, self._minima())]
-            lingering = [
-                r.spec.name for r in rivals if r.transient and not busy.get(r.spec.name) and not r.has_launcher()
-            ]
+            lingering = [r.spec.name for r in rivals if r.transient and self._is_left(r, busy)]
             if not [name for name in lingering if self._drop(name)]:
                 raise minima.refusal(asked, self._minima())
 

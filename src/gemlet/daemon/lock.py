@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import logging
 import os
 from typing import TYPE_CHECKING
 
+from gemlet.daemon.lock_holders import locked_in_place_of, no_daemon_holds
 from gemlet.errors import DaemonError
 from gemlet.typed_command import command
 
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gemlet.daemon.address import Endpoint
+
+
+logger = logging.getLogger(__name__)
 
 
 class AlreadyRunning(DaemonError):
@@ -48,18 +54,37 @@ class DirectoryLock:
         if self._inherited is not None:
             self._descriptor = os.dup(self._inherited)
             return self
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self._endpoint.lock, flags, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
-            os.close(self._descriptor)
-            raise AlreadyRunning(self._endpoint, int(text) if text.isdigit() else None) from None
+        self._descriptor = self._locked()
         self._sign()
         for path in (self._endpoint.api, self._endpoint.clients):
             remove_stale_socket(path)
         return self
+
+    def _locked(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        while True:
+            with contextlib.ExitStack() as undo:
+                descriptor = os.open(self._endpoint.lock, flags, 0o600)
+                undo.callback(os.close, descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    mine = self._taken_from(descriptor)
+                    if mine is not None:
+                        return mine
+                else:
+                    with contextlib.suppress(FileNotFoundError):  # another daemon may have put its own there
+                        if os.path.samestat(os.fstat(descriptor), self._endpoint.lock.stat()):
+                            undo.pop_all()
+                            return descriptor
+
+    def _taken_from(self, descriptor: int) -> int | None:
+        """The lock in place of that one, which is no daemon's. None: it may be free by now."""
+        if not no_daemon_holds(descriptor):
+            pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            raise AlreadyRunning(self._endpoint, int(pid) if pid.isdigit() else None)
+        logger.warning("%s is locked by a process that is no daemon: it is replaced", self._endpoint.lock)
+        return locked_in_place_of(self._endpoint.lock, descriptor)
 
     def own(self) -> None:
         """The daemon before has left."""

@@ -12,8 +12,8 @@ leaves: programs find their connections closed
 ends                                                   begins to record
 
 Until `ready` the elder can go on as if nothing had happened, and does if the successor fails. One item is a packet of
-JSON with its descriptors. docs/daemon.md says what programs notice. No names but pids of this machine are believed:
-both ends know by SO_PEERCRED that the other is root or this user.
+JSON with its descriptors. docs/daemon.md says what programs notice. Each end knows by SO_PEERCRED that the other is the
+very process that asked, or was asked. That it is root would not do: so is root in a container that has the directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemlet.daemon.connection import Connection
+from gemlet.daemon.connection import Connection, connect_in_turn
 from gemlet.daemon.processes import peer_of
 from gemlet.decoding import from_json
 from gemlet.errors import DaemonError, DaemonUnreachable
@@ -45,6 +45,7 @@ FORM = 2  # of the packets; a successor of another form is refused, and the elde
 SECONDS = 10.0  # for each step of the other side
 MAX_PACKET = 128 * 1024  # as Linux takes them by default
 LOOK_AGAIN = 0.02  # seconds
+BACKLOG = 16  # the daemon before, and who comes unasked
 READY, LEFT, DONE = b"ready", b"left", b"done"
 
 
@@ -113,8 +114,7 @@ def reach(path: str, pid: int) -> socket.socket:
     """A channel to the successor that asked, the process ``pid``. Raises OSError and `DaemonError`."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        channel.settimeout(SECONDS)
-        channel.connect(path)
+        connect_in_turn(channel, path, SECONDS)
         if peer_of(channel).pid != pid:
             raise _failed("another process listens where the successor should")
     except BaseException:
@@ -203,17 +203,8 @@ def take_over(endpoint: Endpoint) -> Predecessor | None:
     path = endpoint.directory / f"successor-{os.getpid()}.sock"
     with connection, _listening(path) as listener:
         connection.send("take_over", socket=str(path))
-        ready, _, _ = select.select([listener, connection], [], [], SECONDS)
-        if listener not in ready:
-            if connection in ready:
-                _refused(connection)
-            raise _failed("the daemon does not answer")
-        channel, _ = listener.accept()
-        channel.settimeout(SECONDS)
-        predecessor = Predecessor(channel)
+        predecessor = Predecessor(_accept(listener, connection))
         try:
-            if peer_of(channel).uid not in (0, os.getuid()):
-                raise _failed("another user's process answered")
             _receive_all(predecessor)
         except OSError as error:
             predecessor.close()
@@ -222,6 +213,26 @@ def take_over(endpoint: Endpoint) -> Predecessor | None:
             predecessor.close()
             raise
         return predecessor
+
+
+def _accept(listener: socket.socket, connection: Connection) -> socket.socket:
+    """The channel of the daemon that was asked by ``connection``; others that come are sent away."""
+    elder = peer_of(connection.stream)
+    if elder.uid not in (0, os.getuid()):
+        raise _failed("another user's process answered")
+    give_up = time.monotonic() + SECONDS
+    ends: list[socket.socket | Connection] = [listener, connection]
+    while True:
+        ready, _, _ = select.select(ends, [], [], max(0.0, give_up - time.monotonic()))
+        if listener not in ready:
+            if connection in ready:
+                _refused(connection)
+            raise _failed("the daemon does not answer")
+        channel, _ = listener.accept()
+        if elder.pid > 0 and peer_of(channel) == elder:
+            channel.settimeout(SECONDS)
+            return channel
+        channel.close()
 
 
 def _refused(connection: Connection) -> None:
@@ -244,7 +255,7 @@ def _listening(path: Path) -> Any:
         listener.bind(str(path))
         try:
             path.chmod(0o600)
-            listener.listen(1)
+            listener.listen(BACKLOG)
             yield listener
         finally:
             path.unlink(missing_ok=True)

@@ -8,5 +8,6 @@ report.py     what a group used, waited for, and what would have helped
 trace.py      who ran and who waited, for Perfetto
 history.py    the recorded history as text and as a plot
 web/          in a browser
-metrics.py    for Prometheus
+metrics.py    for Prometheus;  metrics_server.py: over HTTP
+few_connections.py: what a server here has for all who may connect
 """

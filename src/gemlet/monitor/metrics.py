@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -17,9 +17,6 @@ from gemlet.daemon.status import DaemonStatus, DeviceStatus, GroupStatus, Status
 from gemlet.daemon.totals import LabelStatus
 
 if TYPE_CHECKING:
-    from threading import Thread
-    from wsgiref.simple_server import WSGIServer
-
     from prometheus_client.metrics_core import Metric
 
 GROUP_LABELS = ("device", "uuid", "group")
@@ -109,16 +106,6 @@ def render(status: Status) -> str:
     registry = CollectorRegistry()
     registry.register(StatusCollector(lambda: status))
     return generate_latest(registry).decode()
-
-
-def serve(read: Callable[[], Status | None], *, port: int, address: str = "127.0.0.1") -> tuple[WSGIServer, Thread]:
-    """Serves ``/metrics`` from a thread of its own until the server is shut down or the process ends.
-
-    Raises OSError if the port is taken.
-    """
-    registry = CollectorRegistry()
-    registry.register(StatusCollector(read))
-    return start_http_server(port, address, registry=registry)
 
 
 def _metrics(status: Status) -> Iterator[Metric]:

@@ -9,8 +9,17 @@ import pytest
 from gemlet.daemon.explain import TURNS, _sharing
 
 
-def group(name: str, *, why: str = "shares", speed: float | None = None, state: str = "runs") -> SimpleNamespace:
-    return SimpleNamespace(name=name, why=why, speed=speed, clients=(SimpleNamespace(state=state),))
+def group(
+    name: str,
+    *,
+    why: str = "shares",
+    speed: float | None = None,
+    state: str = "runs",
+    most: float = 1.0,
+    used: float | None = None,
+) -> SimpleNamespace:
+    clients = (SimpleNamespace(state=state),)
+    return SimpleNamespace(name=name, why=why, speed=speed, clients=clients, max=most, share={"10s": used})
 
 
 def said(*groups: SimpleNamespace) -> str:
@@ -21,6 +30,13 @@ def test_those_that_co_run() -> None:
     text = said(group("a", speed=0.98), group("b"))
     assert "runs freely beside others" in text
     assert "98% of its speed alone" in text
+
+
+def test_one_at_its_maximum_is_not_said_to_run_freely() -> None:
+    text = said(group("a", most=0.5, used=0.49), group("b"))
+    assert "freely" not in text
+    assert "without turns" in text
+    assert "runs freely" in said(group("a", most=0.5, used=0.2), group("b"))
 
 
 def test_one_that_is_alone_says_nothing_of_others() -> None:

@@ -206,6 +206,14 @@ def test_a_group_that_only_lingers_makes_room(book, server):
     assert set(server.groups) == {"b"}
 
 
+def test_a_group_whose_programs_may_be_on_their_way_back_makes_no_room(book, server):
+    """After a restart of the daemon: it would be gone when they come, and its limits with it."""
+    book.restore(Entry(spec=GroupSpec(name="a", min=0.8), origin="run", owner=DAEMON))
+    with pytest.raises(Refused, match="a holds 80%"):
+        join(book, "b", min=0.8, launcher=Process())
+    assert set(server.groups) == {"a"}
+
+
 def test_a_minimum_on_every_device_needs_room_on_each_of_them(book, server):
     join(book, "a", min=0.6, device=0, launcher=Process())
     join(book, "b", min=0.6, device=1, launcher=Process())

@@ -215,6 +215,8 @@ def test_saving_makes_the_file_that_was_not_there(start_daemon, tmp_path):
     group = daemon.call("join", command="train")["group"]
     assert daemon.call("set", group=group, limits={"max": 0.5}, save=True)["saved"] == str(path)
     assert f"[groups.{group}]" in path.read_text()
+    saved = daemon.groups()[group]
+    assert (saved["origin"], saved["owner"]) == ("configuration", None)  # as the next daemon will have it
 
 
 def test_ipc_dir_has_a_socket_per_configured_group(start_daemon, tmp_path):

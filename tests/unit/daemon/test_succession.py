@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from gemlet.daemon import saved_groups, succession
+from gemlet.daemon.address import Endpoint
 from gemlet.daemon.elder import command
 from gemlet.daemon.group_entry import Entry
 from gemlet.daemon.launchers import Launchers
@@ -173,3 +178,57 @@ def test_another_form_is_refused(packet):
         ours.send(packet) if packet else ours.shutdown(socket.SHUT_WR)
         with pytest.raises(DaemonError, match="does not know"):
             receive(theirs)
+
+
+# As root of a container may that has the daemon's directory: to the kernel it is root, like the daemon.
+INTRUDER = """
+import json, os, socket, sys
+lock = os.open("/dev/null", os.O_RDONLY)
+channels = []
+for _ in range(int(sys.argv[2])):
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.setblocking(False)
+    try:
+        channel.connect(sys.argv[1])
+        form = {"kind": "lock", "form": int(sys.argv[3])}
+        socket.send_fds(channel, [json.dumps(form).encode()], [lock])
+        for item in ({"kind": "group", "group": {"spec": {"name": "theirs"}}}, {"kind": "end"}):
+            channel.send(json.dumps(item).encode())
+    except OSError:
+        pass
+    channels.append(channel)
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("intruders", [0, 1, 40])
+def test_only_the_daemon_that_was_asked_hands_over(tmp_path, intruders):
+    endpoint = Endpoint(tmp_path, "system")
+    asked = threading.Event()
+
+    def elder(listener):
+        connection, _ = listener.accept()
+        with connection:
+            path = json.loads(connection.recv(4096))["socket"]
+            arguments = [sys.executable, "-c", INTRUDER, path, str(intruders), str(succession.FORM)]
+            with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as intruder:
+                assert intruder.stdout.readline() == b"sent\n"
+                with succession.reach(path, os.getpid()) as channel, Path(os.devnull).open() as lock:
+                    succession._send(channel, {"kind": "lock", "form": succession.FORM}, lock.fileno())
+                    succession._send(channel, {"kind": "group", "group": {"spec": {"name": "ours"}}})
+                    succession._send(channel, {"kind": "end"})
+                    asked.wait(60)
+                intruder.stdin.close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(endpoint.api))
+        listener.listen()
+        thread = threading.Thread(target=elder, args=(listener,))
+        thread.start()
+        try:
+            with succession.take_over(endpoint) as found:
+                assert found.groups == [{"spec": {"name": "ours"}}]
+        finally:
+            asked.set()
+            thread.join(60)

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import socket
-import urllib.request
 
 import msgspec
 import pytest
@@ -64,23 +62,6 @@ def test_what_is_not_known_is_left_out():
     shown = metrics.render(msgspec.structs.replace(status, devices=(device,)))
     assert "gemlet_device_utilization{" not in shown
     assert "gemlet_device_memory_total_bytes{" in shown
-
-
-def test_served_over_http():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    latest = [None]
-    server, thread = metrics.serve(lambda: latest[0], port=port)
-    try:
-        address = f"http://127.0.0.1:{port}/metrics"
-        assert b"gemlet_group_share{" not in urllib.request.urlopen(address, timeout=5).read()
-        latest[0] = example()
-        assert b"gemlet_group_share{" in urllib.request.urlopen(address, timeout=5).read()
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
 
 
 def test_requests_are_a_histogram():

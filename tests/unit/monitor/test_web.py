@@ -18,6 +18,7 @@ from gemlet.config.loopback import parse_loopback
 from gemlet.config.render import render
 from gemlet.errors import ConfigError, DaemonUnreachable, InvalidValue, Refused
 from gemlet.model import Configuration
+from gemlet.monitor.few_connections import MAX_CONNECTIONS
 from gemlet.monitor.web import server as web
 from gemlet.monitor.web.preview import preview
 from gemlet.monitor.web.questions import Questions
@@ -195,11 +196,11 @@ def test_errors_say_what_to_do(server, fake, error, status):
 def test_nobody_keeps_others_from_the_page_by_connections_without_a_request(server):
     """Of another user of the machine, who has no token."""
     host, port = server.server_address[:2]
-    held = [socket.create_connection((host, port), timeout=60) for _ in range(web.MAX_CONNECTIONS)]
+    held = [socket.create_connection((host, port), timeout=60) for _ in range(MAX_CONNECTIONS)]
     for connection in held[::2]:
         connection.sendall(b"POST /api/set HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")  # and no more of it
     for _ in range(3):
-        held += [socket.create_connection((host, port), timeout=60) for _ in range(web.MAX_CONNECTIONS)]
+        held += [socket.create_connection((host, port), timeout=60) for _ in range(MAX_CONNECTIONS)]
         assert ask(server, "GET", "/api/status", **BEARER)[0].status == 200
     assert held[0].recv(1) == b""  # it was the first to go
     for connection in held:
@@ -215,8 +216,8 @@ def test_an_answer_that_is_being_made_is_not_given_up_for_newcomers(server, fake
         return {"ok": True}
 
     fake.get = slow
-    with ThreadPoolExecutor(web.MAX_CONNECTIONS) as threads:
-        answers = [threads.submit(ask, server, "GET", "/api/status", **BEARER) for _ in range(web.MAX_CONNECTIONS)]
+    with ThreadPoolExecutor(MAX_CONNECTIONS) as threads:
+        answers = [threads.submit(ask, server, "GET", "/api/status", **BEARER) for _ in range(MAX_CONNECTIONS)]
         for _ in answers:
             assert asked.acquire(timeout=60)
         with socket.create_connection(server.server_address[:2], timeout=60) as one_more:

@@ -59,3 +59,38 @@ def test_devices_are_forgotten_when_the_process_that_used_them_has_ended(serve: 
     polite = RawClient(s.path, "polite").attach(device(100))
     polite.send(wire.REQUEST)
     polite.await_state(wire.RUN)
+
+
+MANY = """
+import os, sys
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
+for number in range(int(sys.argv[2])):
+    client = RawClient(sys.argv[1], "many", flags=0).attach()
+    size = 1 << (21 if number % 2 else 29)
+    client.residency.put("movable", size)
+    client.ledger.put("slots", size, index=client.slot)
+    client.send(wire.ADMIT, value=size)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_thousand_that_end_at_once_do_not_stop_the_turns_of_others(serve: Callable[..., Served]) -> None:
+    """Where their memory could move that took 1.2 s, in which nobody else was heard."""
+    s = serve()
+    s.server.set_group("many", resident=1 << 30)
+    other = RawClient(s.path, "other").attach()
+    command = [sys.executable, "-c", MANY, s.path, "1000"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as many:
+        assert many.stdout is not None
+        assert many.stdout.readline() == b"there\n"
+        wire.eventually(lambda: s.server.snapshot(listed=False)["devices"][0]["groups"])
+        many.kill()
+    heard = 0  # of another's requests, while they end one after the other
+    while any(g["programs"] or g["expected"] for g in s.groups().values() if g["name"] == "many"):
+        before = other.page.get("heard_ns")
+        other.send(wire.REQUEST)
+        wire.eventually(lambda before=before: other.page.get("heard_ns") != before)
+        heard += 1
+    assert heard > 8

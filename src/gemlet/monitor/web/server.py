@@ -2,15 +2,11 @@
 
 The token comes with the link, behind the `#`, so that it is in no log and no Referer, and goes with each question in a
 header of its own. No cookie speaks for the browser: another site's page can neither ask nor change anything.
-
-Any user of the machine can connect. Where there is no room for another connection, the one goes that has waited longest
-for its request; those that are being answered stay.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import gzip
 import hashlib
 import hmac
@@ -18,16 +14,15 @@ import json
 import logging
 import re
 import secrets
-import socket
-import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import gemlet
 from gemlet.errors import DaemonUnreachable, GemletError, Refused
+from gemlet.monitor.few_connections import FewConnections
 
 if TYPE_CHECKING:
     from gemlet.monitor.web.questions import Questions
@@ -37,9 +32,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 16 * 1024
 LENGTH = re.compile(r"[0-9]{1,9}")
 MAX_FIELDS = 10  # of a query
-MAX_CONNECTIONS = 32
 SECONDS = 30.0  # for a request, or between two of a connection
-END_SECONDS = 1.0  # for a connection that makes room to end
 SMALLEST_GZIP = 2000  # bytes; a smaller answer goes as it is
 
 
@@ -48,22 +41,15 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-class Server(ThreadingHTTPServer):
+class Server(FewConnections):
     """Serves until `shutdown`. Raises OSError if the address is taken."""
 
-    daemon_threads = True
-    request_queue_size = MAX_CONNECTIONS
-
     def __init__(self, address: tuple[str, int], questions: Questions, token: str) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.questions = questions
         self.token = token
         self.page = resources.files(__package__).joinpath("page.html").read_bytes()
         self.packed = gzip.compress(self.page, mtime=0)
         self.policy = policy(self.page)
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._waiting: dict[socket.socket, None] = {}  # whose requests are not there yet, those that wait longest first
-        self._lock = threading.Lock()  # of these
         super().__init__(address, Handler)
 
     @property
@@ -72,40 +58,6 @@ class Server(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         host = f"[{host!s}]" if ":" in str(host) else host
         return f"http://{host!s}:{port}/#{self.token}"
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False) and not (self._end_one() and self._room.acquire(timeout=END_SECONDS)):
-            self.shutdown_request(request)
-            return
-        self.waits(request)
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.is_answered(request)
-            self._room.release()
-
-    def waits(self, connection: socket.socket) -> None:
-        """Its next request is not there yet."""
-        with self._lock:
-            self._waiting.setdefault(connection)
-
-    def is_answered(self, connection: socket.socket) -> None:
-        """Its request is there, and may be answered."""
-        with self._lock:
-            self._waiting.pop(connection, None)
-
-    def _end_one(self) -> bool:
-        with self._lock:
-            longest = next(iter(self._waiting), None)
-            if longest is None:
-                return False
-            del self._waiting[longest]
-            with contextlib.suppress(OSError):  # it has gone
-                longest.shutdown(socket.SHUT_RDWR)
-        return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("http: a connection ended", exc_info=True)
