@@ -80,7 +80,7 @@ class DirectoryLock:
 
     def _taken_from(self, descriptor: int) -> int | None:
         """The lock in place of that one, which is no daemon's. None: it may be free by now."""
-        if not no_daemon_holds(descriptor):
+        if not no_daemon_holds(descriptor, self._endpoint.directory):
             pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             raise AlreadyRunning(self._endpoint, int(pid) if pid.isdigit() else None)
         logger.warning("%s is locked by a process that is no daemon: it is replaced", self._endpoint.lock)

@@ -18,35 +18,59 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def no_daemon_holds(descriptor: int) -> bool:
-    """Whether no process that may write to the file has it locked. False where not all processes can be looked at."""
-    if not sees_the_drivers_pids():
-        return False
-    found = os.fstat(descriptor)
-    place = f" {os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino} "
+def no_daemon_holds(descriptor: int, directory: Path) -> bool:
+    """Whether no process that may write to the file, which lies there, has it locked.
+
+    False where that cannot be known: where not all processes can be looked at, and on file systems such as btrfs and
+    overlayfs, which name another device to the holders of a lock than to those who ask for the file's.
+    """
     try:
-        return not any(_locks_and_writes(text, place) for text in _open_files())
-    except PermissionError:
+        if not sees_the_drivers_pids() or not _can_be_told(directory):
+            return False
+        place = _place(descriptor)
+        return not any(_locks(lines, place) and _may_write(lines) for lines in _open_files())
+    except OSError:
         return False
+
+
+def _can_be_told(directory: Path) -> bool:
+    """Whether a file there is known again by what is said of its lock."""
+    probe = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _locks(_said_of(Path(f"/proc/self/fdinfo/{probe}")), _place(probe))
+    finally:
+        os.close(probe)
+
+
+def _place(descriptor: int) -> str:
+    found = os.fstat(descriptor)
+    return f" {os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino} "
 
 
 def _processes() -> list[Path]:
     return [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
-def _open_files() -> Iterator[str]:
+def _open_files() -> Iterator[dict[str, str]]:
     """What the kernel says of each open file of each process. Nothing of the file systems they are on is asked."""
     for process in _processes():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             for file in (process / "fdinfo").iterdir():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    yield file.read_text(errors="replace")
+                    yield _said_of(file)
 
 
-def _locks_and_writes(text: str, place: str) -> bool:
-    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    if "FLOCK" not in lines.get("lock", "") or place not in lines["lock"]:
-        return False
+def _said_of(file: Path) -> dict[str, str]:
+    lines = file.read_text(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _locks(lines: dict[str, str], place: str) -> bool:
+    return "FLOCK" in lines.get("lock", "") and place in lines["lock"]
+
+
+def _may_write(lines: dict[str, str]) -> bool:
     return int(lines["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
 
 

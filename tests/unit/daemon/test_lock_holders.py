@@ -88,7 +88,7 @@ def test_a_daemon_does(endpoint: Endpoint) -> None:
         DirectoryLock(endpoint).__enter__()
 
 
-@pytest.mark.parametrize("how", ["namespace", "permission"])
+@pytest.mark.parametrize("how", ["namespace", "permission", "btrfs"])
 def test_where_not_everybody_is_seen_it_may_be_a_daemon(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -97,8 +97,10 @@ def test_where_not_everybody_is_seen_it_may_be_a_daemon(
 
     if how == "namespace":
         monkeypatch.setattr("gemlet.daemon.lock_holders.sees_the_drivers_pids", lambda: False)
-    else:
+    elif how == "permission":
         monkeypatch.setattr("gemlet.daemon.lock_holders._processes", refused)
+    else:
+        monkeypatch.setattr("gemlet.daemon.lock_holders._place", lambda _: " 00:2a:257 ")
     with held(endpoint.lock, "reads"), pytest.raises(AlreadyRunning):
         DirectoryLock(endpoint).__enter__()
 
@@ -107,7 +109,7 @@ def test_one_that_was_faster_is_not_displaced(endpoint: Endpoint, monkeypatch: p
     """Both found the lock in the hands of another."""
     faster: list[DirectoryLock] = []
 
-    def meanwhile(descriptor: int) -> bool:
+    def meanwhile(descriptor: int, _directory: Path) -> bool:
         monkeypatch.setattr(lock, "no_daemon_holds", no_daemon_holds)
         faster.append(DirectoryLock(endpoint).__enter__())
         return True
