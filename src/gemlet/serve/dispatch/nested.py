@@ -21,6 +21,11 @@ def ask(engine: Engine, executor: Executor, message: protocol.Ask) -> None:
         if isinstance(result, Refusal):
             executor.reply(protocol.Reply(message.number, error=result.message))
             return
+        nbytes = sum([len(each.data) for each in result.outputs])
+        if nbytes > protocol.MAX_NESTED:
+            error = f"the answer of {message.model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}"
+            executor.reply(protocol.Reply(message.number, error=error))
+            return
         outputs = tuple(
             protocol.ArenaTensor(each.name, each.datatype, each.shape, -1, len(each.data), bytes(each.data))
             for each in result.outputs

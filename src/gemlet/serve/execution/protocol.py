@@ -22,6 +22,7 @@ from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31
+MAX_NESTED = 1 << 30  # bytes of the tensors of a request of a model to another one, and of its answer
 SMALL_BYTES = 4096  # tensors of so many bytes travel in the message
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from unittest import mock
 
 import msgspec
 
@@ -175,3 +176,14 @@ async def test_a_suspect_that_could_only_run_beside_the_model_that_waits_for_it_
     bench.ask("a", "b")
     (told,) = bench.replied.values()
     assert "b would wait for what waits for it: a -> b" in told
+
+
+@scenario
+async def test_an_answer_that_no_message_can_have_is_an_error():
+    bench = Bench("a", "b")
+    bench.send("a")
+    number = bench.ask("a", "b")
+    with mock.patch.object(protocol, "MAX_NESTED", 3):
+        await bench.end("b")
+    assert "the answer of b has 4 bytes: expected at most 3" in bench.replied[number]
+    assert bench.engine.waits.asked == 0

@@ -70,6 +70,9 @@ class Nested:
         """Through the server. The future raises ModelError."""
         future: concurrent.futures.Future[Mapping[str, np.ndarray]] = concurrent.futures.Future()
         number = next(self._numbers)
+        nbytes = sum(array.nbytes for array in inputs.values())
+        if nbytes > protocol.MAX_NESTED:
+            raise ModelError(f"a request to {model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}")
         given = tuple(_tensor(name, array) for name, array in inputs.items())
         with self._lock:
             self._waiting[number] = future, outputs
