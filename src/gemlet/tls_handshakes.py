@@ -8,6 +8,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+from gemlet.tls_reading import Reading
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
@@ -72,7 +74,7 @@ class Handshakes:
             task = self._loop.create_task(self._shake(accepted, peer))
             self._shaking.add(task)
             task.add_done_callback(self._shaking.discard)
-            # Those that were ended have to end before more are accepted: each has a buffer of a quarter of a megabyte,
+            # Those that were ended have to end before more are accepted: each has a buffer of 64 KiB,
             # and of those who wait to be accepted, a thousand are there at once.
             while len(self._shaking) > 2 * self._most:
                 await asyncio.wait(self._shaking, return_when=asyncio.FIRST_COMPLETED)
@@ -82,15 +84,15 @@ class Handshakes:
             if accepted not in self._under_way.get(peer, {}):
                 accepted.close()
                 return  # ended before it began
-            await self._loop.connect_accepted_socket(
-                self._connection,
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._begin_s,
-                ssl_shutdown_timeout=self._end_s,
-            )
+            connection = Reading(self._tls, self._connection(), begin_s=self._begin_s, end_s=self._end_s)
+            transport, _ = await self._loop.connect_accepted_socket(lambda: connection, accepted)
+            try:
+                await connection.done
+            except asyncio.CancelledError:
+                transport.abort()
+                raise
         except OSError as error:  # TLS that fails is one
-            # Else a quarter of a megabyte, the buffer of TLS, waits with the frames for Python's collector.
+            # Else its buffer, 64 KiB of TLS, waits with the frames for Python's collector.
             error.__traceback__ = None
         finally:
             self._forget(accepted, peer)

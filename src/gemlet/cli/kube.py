@@ -203,7 +203,6 @@ def webhook(
     from gemlet.daemon import logs
     from gemlet.kube import webhook as kube_webhook
     from gemlet.kube.admission import Cluster
-    from gemlet.kube.certificates import Certificate
     from gemlet.kube.translate import Defaults
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
@@ -222,7 +221,7 @@ def webhook(
         api=_access(kubeconfig) if face == "dra" else None,
     )
     try:
-        asyncio.run(kube_webhook.run(chosen, Certificate(certificates)))
+        asyncio.run(kube_webhook.run(chosen, kube_webhook.certificate(certificates)))
     except OSError as error:
         raise GemletError(f"port {port} cannot be used: {error.strerror}", hint="choose another --port") from None
 

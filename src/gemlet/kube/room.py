@@ -46,7 +46,7 @@ def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> 
 
     def connection() -> asyncio.Protocol:
         if next(made) % MOST_CONNECTIONS == 0:
-            # What has ended in an error waits in a cycle, with a quarter of a megabyte of TLS's, and Python looks for
+            # What has ended in an error waits in a cycle, with 64 KiB of TLS, and Python looks for
             # cycles by the number of objects only: two thousand connections that were opened and closed took 600 MB.
             gc.collect()
         there = server.connections  # the oldest first

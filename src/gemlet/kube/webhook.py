@@ -24,6 +24,7 @@ from gemlet.decoding import from_json
 from gemlet.kube import admission, api_server, pod_shape, room, translate
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
+from gemlet.tls_certificate import Certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gemlet.kube.admission import Cluster
     from gemlet.kube.api_server import Access
     from gemlet.kube.ask import Ask
-    from gemlet.kube.certificates import Certificate
     from gemlet.kube.translate import Defaults
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ Decision = tuple[bytes, "tuple[str, list[Ask]] | None"]
 class WebhookOptions:
     """How a webhook runs.
 
-    ``certificates``: a directory with tls.crt and tls.key. ``defaults``: for pods that were written for others.
+    ``certificates``: a directory with tls.crt and tls.key, as secrets of type kubernetes.io/tls name them.
+    ``defaults``: for pods that were written for others.
     """
 
     certificates: Path
@@ -155,14 +156,20 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
     return app
 
 
-async def run(options: WebhookOptions, certificate: Certificate) -> None:
+def certificate(directory: Path) -> Certificate:
+    """That of such a directory. Raises GemletError."""
+    hint = "mount a secret of type kubernetes.io/tls there"
+    return Certificate(directory / "tls.crt", directory / "tls.key", hint=hint)
+
+
+async def run(options: WebhookOptions, tls: Certificate) -> None:
     """Runs until SIGTERM or SIGINT. Raises OSError if the port is taken."""
     own_memory.give_back()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
-        work, maker = [certificate.keep_fresh()], None
+        work, maker = [tls.keep_fresh()], None
         if options.api is not None:
             maker = TemplateMaker(await stack.enter_async_context(api_server.connected(options.api)))
             work.append(maker.run())
@@ -170,7 +177,7 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)  # requests that are being answered are answered
         assert runner.server is not None
-        listening = room.listen(runner.server, options.address, options.port, certificate.context)
+        listening = room.listen(runner.server, options.address, options.port, tls.context())
         stack.push_async_callback(listening.wait_closed)
         stack.callback(listening.close)
         gc.freeze()  # what is there stays: `room` looks for garbage often

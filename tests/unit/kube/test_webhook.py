@@ -9,7 +9,6 @@ import gc
 import gzip
 import io
 import json
-import logging
 import socket
 import ssl
 import struct
@@ -24,7 +23,6 @@ from gemlet import decoding
 from gemlet.errors import GemletError
 from gemlet.kube import room, templates, webhook
 from gemlet.kube.admission import Cluster
-from gemlet.kube.certificates import Certificate
 from gemlet.kube.translate import Defaults
 from gemlet.kube.webhook import application
 
@@ -68,10 +66,10 @@ class Client:
 
 def serve(scenario, authority, directory, *, face="slots", maker=None):
     async def whole():
-        certificate = Certificate(directory)
+        certificate = webhook.certificate(directory)
         runner = room.runner(application(Cluster(face=face), Defaults(), maker))
         await runner.setup()
-        listening = room.listen(runner.server, "127.0.0.1", 0, certificate.context)
+        listening = room.listen(runner.server, "127.0.0.1", 0, certificate.context())
         port = listening.sockets[0].getsockname()[1]
         connector = aiohttp.TCPConnector(force_close=True)
         try:
@@ -518,21 +516,6 @@ async def serial(client):
     return found
 
 
-def test_half_a_certificate_changes_nothing(authority, tmp_path, caplog):
-    write(authority, tmp_path)
-    certificate = Certificate(tmp_path)
-    assert not certificate.refresh()
-    other = write(authority, tmp_path / "other")
-    (tmp_path / "tls.crt").write_bytes(other.cert_chain_pems[0].bytes())
-    with caplog.at_level(logging.WARNING):
-        assert not certificate.refresh()
-    assert "not taken" in caplog.text
-    other.private_key_pem.write_to_path(tmp_path / "tls.key")
-    assert certificate.refresh()
-    (tmp_path / "tls.key").unlink()
-    assert not certificate.refresh()
-
-
 def test_a_key_with_a_password_is_not_waited_for(authority, tmp_path):
     """OpenSSL would ask for it, on a terminal or on standard input."""
     pair = write(authority, tmp_path)
@@ -544,9 +527,7 @@ def test_a_key_with_a_password_is_not_waited_for(authority, tmp_path):
             serialization.BestAvailableEncryption(b"secret"),
         )
     )
-    code = (
-        "import sys, pathlib; from gemlet.kube.certificates import Certificate; Certificate(pathlib.Path(sys.argv[1]))"
-    )
+    code = "import sys, pathlib; from gemlet.kube import webhook; webhook.certificate(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -560,5 +541,5 @@ def test_a_key_with_a_password_is_not_waited_for(authority, tmp_path):
 
 def test_no_certificate_is_an_error_with_a_hint(tmp_path):
     with pytest.raises(GemletError) as caught:
-        Certificate(tmp_path)
+        webhook.certificate(tmp_path)
     assert "kubernetes.io/tls" in caught.value.hint

@@ -80,8 +80,10 @@ class Call:
     """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own.
 
     id: the client's own. trace: W3C's traceparent, as it came. admitted: when it was checked, where that is logged.
-    nested: of a model that works on another request. about: the rest of it, for models that get requests one by one.
-    spec: what its inputs were checked against. gone: nobody waits for its answer, and there will be none.
+    chain: of models that work on other requests and wait for this one, the last of which sent it. parent: the number of
+    the batch that it is of; awaited_at: what that waits for, see waits.py. about: the rest of it, for models that get
+    requests one by one. spec: what its inputs were checked against. gone: nobody waits for its answer, and there will
+    be none.
     """
 
     model: str
@@ -95,7 +97,9 @@ class Call:
     tries: int = 0
     spec: ModelSpec | None = None
     gone: bool = False
-    nested: bool = False
+    chain: tuple[str, ...] = ()
+    parent: int = 0
+    awaited_at: str | int = ""
     id: str = ""
     trace: str = ""
     admitted: float = 0.0

@@ -26,7 +26,7 @@ from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Queue, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from gemlet.serve.plan.model import Plan
 
@@ -68,7 +68,10 @@ class Assignment:
 
 @dataclass(slots=True, eq=False)
 class GpuLetState:
-    """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now."""
+    """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now.
+
+    beside: batches that it executes although that one has not ended, which waits for what they belong to.
+    """
 
     gpu: int
     number: int
@@ -77,15 +80,26 @@ class GpuLetState:
     running: Batch | None = None
     retired: bool = False
     suspended: bool = False
+    beside: list[Batch] = field(default_factory=list)
+
+    @property
+    def batches(self) -> list[Batch]:
+        """All that it executes."""
+        return [self.running, *self.beside] if self.running is not None else []
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
-    """Requests to execute together, now."""
+    """Requests to execute together, now.
+
+    number: by which it waits for others, see waits.py; 0: for none. heard: when the last of those answered.
+    """
 
     place: Assignment
     requests: list[Request]
     started: float
+    number: int = 0
+    heard: float = 0.0
 
     @property
     def gpu_let(self) -> GpuLetState:
@@ -202,13 +216,32 @@ class Dispatcher:
 
         whole: it was executed, and in one piece, so that its time says how long such batches take.
         """
-        batch.gpu_let.running = None
+        gpu_let = batch.gpu_let
+        if batch is not gpu_let.running:
+            gpu_let.beside.remove(batch)
+        else:
+            gpu_let.running = gpu_let.beside.pop(0) if gpu_let.beside else None
         if whole:
             self._expect.observe(batch.place, batch.rows, now - batch.started)
-        if not batch.gpu_let.retired and not batch.gpu_let.suspended:
-            following = self._next(batch.gpu_let, now)
+        if gpu_let.running is None and not gpu_let.retired and not gpu_let.suspended:
+            following = self._next(gpu_let, now)
             if following is not None:
                 yield following
+
+    def start_beside(self, request: Request, place: Assignment, now: float) -> Batch:
+        """A waiting request as a batch beside those of a gpu-let, all of which wait."""
+        self.queues[request.model].remove(lambda each: each is request)
+        batch = Batch(place, [request], now)
+        place.gpu_let.beside.append(batch)
+        return batch
+
+    def places(self, model: str) -> Sequence[Assignment]:
+        """Where the plan has a model."""
+        return self._places.get(model, ())
+
+    def may_meet(self, place: Assignment) -> bool:
+        """Whether it may run there beside what runs on the same device."""
+        return not self._alone or self._may_start(place)
 
     def drops(self) -> list[Drop]:
         """Requests dropped since the last call."""
@@ -274,7 +307,7 @@ class Dispatcher:
     def _may_start(self, place: Assignment) -> bool:
         """Whether it does not meet a suspect there that it must not meet."""
         gpu_lets = [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
-        running = {gpu_let.running.place.model for gpu_let in gpu_lets if gpu_let.running is not None}
+        running = {batch.place.model for gpu_let in gpu_lets for batch in gpu_let.batches}
         by_itself = self._suspects.by_itself
         if place.model in by_itself:
             return not running

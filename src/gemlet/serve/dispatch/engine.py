@@ -16,7 +16,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from gemlet.serve.dispatch import batch_tensors
+from gemlet.serve.dispatch import batch_tensors, relief
 from gemlet.serve.dispatch.answers import Answers
 from gemlet.serve.dispatch.call import Refusal, check
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
@@ -25,6 +25,8 @@ from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.dispatch.served import Models
 from gemlet.serve.dispatch.waiting_bytes import WaitingBytes
+from gemlet.serve.dispatch.waits import Waits
+from gemlet.serve.execution import protocol
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied
 from gemlet.serve.models.specification import ModelError
@@ -83,6 +85,7 @@ class Engine:
         self.expectation = Expectation()
         self.closing = ""  # why new calls are refused
         self.waiting_bytes = WaitingBytes(MAX_WAITING_BYTES)
+        self.waits = Waits()
         self._clock = clock
         self._quarantine = Quarantine()
         self._answers = Answers(self.models, self._quarantine, clock, self._name_of)
@@ -141,6 +144,10 @@ class Engine:
         self.waiting_bytes.add(label, call.nbytes)
         self._answers.in_flight += 1
         self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
+
+    def heard(self, call: Call) -> None:
+        """What a model asked is answered."""
+        self.waits.moved(call, "", self._clock())
 
     def cancel(self, call: Call) -> None:
         """Its client is gone. It is not run if it still waits, and not answered."""
@@ -258,6 +265,19 @@ class Engine:
         for batch in self._dispatcher.start(self._clock()):
             self._execute(batch)
         self._tell_dropped()
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Runs what batches wait for that would otherwise wait for each other."""
+        while (found := relief.next_locked(self.waits, self._dispatcher)) is not None:
+            request, place = found
+            if place is not None:
+                self._execute(self._dispatcher.start_beside(request, place, self._clock()))
+                continue
+            self._dispatcher.take_out(lambda each: each is request)  # noqa: B023  called at once
+            chain = " -> ".join((*request.payload.chain, request.model))
+            message = f"{request.model} would wait for what waits for it: {chain}"
+            self._refuse_dropped(Drop(request, message))
 
     def expire(self) -> None:
         """Answers what waited past its deadline. The engine looks by itself while anything waits."""
@@ -265,12 +285,13 @@ class Engine:
         self._tell_dropped()
 
     def stuck(self, limit_ms: float) -> set[Executor]:
-        """Executors that have been at one batch for longer than that."""
+        """Executors that have been at one batch for longer than that, which waits for no other model."""
         began = self._clock() - limit_ms
         return {
             route.executor
             for gpu_let, route in self._routes.items()
-            if route.executor is not None and gpu_let.running is not None and gpu_let.running.started < began
+            for batch in gpu_let.batches
+            if route.executor is not None and max(batch.started, batch.heard) < began and not self.waits.waits(batch)
         }
 
     def abandon(self, message: str) -> None:
@@ -318,7 +339,7 @@ class Engine:
             raise Refusal("unavailable", self._resting(spec.label, rest), retry_s=ceil(rest / 1000))
 
     def _admit(self, call: Call) -> None:
-        if self.closing and not call.nested:
+        if self.closing and not call.chain:
             raise Refusal("unavailable", self.closing, retry_s=1)
         call.nbytes = sum([len(tensor.data) for tensor in call.inputs])
         assert call.spec is not None
@@ -332,10 +353,12 @@ class Engine:
 
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
+        self.waits.moved(request.payload, request.model)
         self._dispatcher.submit(request)
         for batch in self._dispatcher.start(now, request.model) if self._dispatcher.serves(request.model) else ():
             self._execute(batch)
         self._tell_dropped()
+        self._relieve()
         if self._timer is None:
             self._arm()
 
@@ -364,6 +387,10 @@ class Engine:
             elif route.executor is None:
                 self._answers.echo(served, batch)
             else:
+                if served.spec.by_request:
+                    self.waits.began(batch)
+                for request in batch.requests:
+                    self.waits.moved(request.payload, batch.number)
                 self._send(_Work(batch, served, route.executor, route.name))
                 continue
             following += self._dispatcher.finish(batch, self._clock(), whole=False)
@@ -378,7 +405,7 @@ class Engine:
     def _run(self, work: _Work, spec: ModelSpec, requests: list[Request]) -> None:
         rows = sum([each.rows for each in requests])
         joined, infos = batch_tensors.joined(spec, requests), batch_tensors.infos(requests) if spec.by_request else ()
-        future = work.executor.run(work.gpu_let, spec.key, joined, rows, infos)
+        future = work.executor.run(work.gpu_let, spec.key, joined, rows, infos, nesting=_nesting(work.batch, spec))
         future.add_done_callback(partial(self._came_back, work, spec, requests))
 
     def _came_back(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
@@ -392,12 +419,14 @@ class Engine:
             logger.exception("answers of %s failed", spec.label)
         work.parts -= 1  # whatever became of the answers: the gpu-let has done its work
         if work.parts == 0:
+            self.waits.ended(batch)
             for following in self._dispatcher.finish(batch, now, whole=whole):
                 self._execute(following)
             if batch.gpu_let.retired:
                 self._ended.set()
         if error is not None or held_back:
             self.pump()  # a batch that must run again, or alone, may find another gpu-let free
+        self._relieve()
         self._tell_dropped()
 
     def _pass_on(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
@@ -426,9 +455,10 @@ class Engine:
         found = self._guilty.get(executor)
         if found is None:
             running = {
-                gpu_let.running.place.model
+                batch.place.model
                 for gpu_let, route in self._routes.items()
-                if route.executor is executor and gpu_let.running is not None
+                if route.executor is executor
+                for batch in gpu_let.batches
             }
             found = self._guilty[executor] = self._quarantine.guilty(running), len(running) == 1
         return found
@@ -485,6 +515,7 @@ class Engine:
             return
         request.model = served.spec.label
         self.waiting_bytes.add(request.model, call.nbytes)
+        self.waits.moved(call, request.model)
         self._dispatcher.submit(request)
         self._arm()
 
@@ -495,3 +526,12 @@ class Engine:
     def _refuse_dropped(self, drop: Drop) -> None:
         self.waiting_bytes.remove(drop.request.model, drop.request.payload.nbytes)
         self._answers.refuse_dropped(drop)
+
+
+def _nesting(batch: Batch, spec: ModelSpec) -> protocol.Nesting:
+    """For an executor: of models that ask others, which chain of them this continues, the longest of the batch."""
+    beside = batch in batch.gpu_let.beside
+    if not spec.by_request:
+        return protocol.BESIDE if beside else protocol.OUTERMOST
+    chain = max([request.payload.chain for request in batch.requests], key=len, default=())
+    return protocol.Nesting(batch.number, (*chain, spec.name), beside)

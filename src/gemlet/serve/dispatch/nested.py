@@ -17,8 +17,14 @@ def ask(engine: Engine, executor: Executor, message: protocol.Ask) -> None:
     """Hands it to the engine; ``executor`` gets the reply."""
 
     def answer(result: Answered | Refusal) -> None:
+        engine.heard(call)
         if isinstance(result, Refusal):
             executor.reply(protocol.Reply(message.number, error=result.message))
+            return
+        nbytes = sum([len(each.data) for each in result.outputs])
+        if nbytes > protocol.MAX_NESTED:
+            error = f"the answer of {message.model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}"
+            executor.reply(protocol.Reply(message.number, error=error))
             return
         outputs = tuple(
             protocol.ArenaTensor(each.name, each.datatype, each.shape, -1, len(each.data), bytes(each.data))
@@ -28,4 +34,8 @@ def ask(engine: Engine, executor: Executor, message: protocol.Ask) -> None:
 
     inputs = [Tensor(each.name, each.datatype, each.shape, each.inline) for each in message.inputs]
     timeout_ms = message.timeout_us / 1000
-    engine.infer(Call(message.model, inputs, answer, now_ms(), message.version, timeout_ms, nested=True))
+    call = Call(
+        message.model, inputs, answer, now_ms(), message.version, timeout_ms,
+        chain=message.chain, parent=message.batch,
+    )  # fmt: skip
+    engine.infer(call)

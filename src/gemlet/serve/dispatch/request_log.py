@@ -2,13 +2,16 @@
 
 The event loop only keeps what happened; a thread writes it. The file is opened for each writing, so that it may be
 moved away meanwhile. Where it cannot be written, or too much waits for that, lines are left out, and the log says how
-many.
+many. It may be a pipe, which is not waited for: a thread that hangs would keep the server from ending.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import select
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +31,7 @@ MAX_LINES = 200_000  # that wait to be written
 WRITE_S = 0.5
 MOST = 1024  # characters of what clients and models say: lines wait in memory, and on the disk for longer
 CUT = "..."
+READER_S = 5.0  # for the reader of a pipe to make room
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,15 +86,16 @@ class RequestLog:
         self._export = export
         self._lines: list[Line] = []
         self._lost = 0
+        self._torn = False  # whether the file ends in the middle of a line
         self._began = time.time() - time.monotonic()
         self._encoder = msgspec.json.Encoder()
         if path is None:
             return
         try:
-            path.open("ab").close()
+            os.close(_opened(path))
         except OSError as error:
-            hint = "name a file in a directory that you can write to"
-            raise UsageError(f"--request-log: {path}: {error.strerror}", hint=hint) from None
+            hint = "name a file in a directory that you can write to, or a pipe that is read"
+            raise UsageError(f"--request-log: {path}: {_why(error)}", hint=hint) from None
 
     def add(self, line: Line) -> None:
         if len(self._lines) < MAX_LINES:
@@ -149,20 +154,33 @@ class RequestLog:
 
     def _hand_on(self, lines: list[Line]) -> None:
         if self._export is not None:
-            self._export(lines)
+            try:
+                self._export(lines)
+            except Exception:
+                logger.exception("spans of %d requests are not exported", len(lines))
         if self.path is not None:
             self._append(lines, self.path)
 
     def _append(self, lines: list[Line], path: Path) -> None:
+        data = b"\n" * self._torn + self._encoder.encode_lines(lines)
+        view, written, why = memoryview(data), 0, ""
+        until = time.monotonic() + READER_S
         try:
-            with path.open("ab") as file:
-                file.write(self._encoder.encode_lines(lines))
+            descriptor = _opened(path)
+            try:
+                while written < len(data):
+                    written += _written(descriptor, view[written:], until)
+            finally:
+                os.close(descriptor)
         except OSError as error:
-            self._lost += len(lines)
-            logger.error("%s: %s; %d requests are not logged", path, error.strerror, self._lost)
-        else:
-            if self._lost:
-                logger.warning("%s: %d requests are not logged", path, self._lost)
+            self._lost += len(lines) - data.count(b"\n", self._torn, max(written, self._torn))
+            why = f"{_why(error)}; "
+        if written:
+            self._torn = data[written - 1] != ord("\n")
+        if self._lost:
+            logger.log(
+                logging.ERROR if why else logging.WARNING, "%s: %s%d requests are not logged", path, why, self._lost
+            )
         self._lost = 0
 
 
@@ -173,3 +191,28 @@ def _shortened(text: str) -> str:
 def _rounded(ms: float) -> float:
     """Microseconds are fine enough."""
     return round(ms, 3)
+
+
+def _opened(path: Path) -> int:
+    """A descriptor to append by, which waits for nobody. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
+def _written(descriptor: int, data: memoryview, until: float) -> int:
+    """How many bytes of it are. Raises OSError, also where a pipe is full at that time."""
+    try:
+        return os.write(descriptor, data)
+    except BlockingIOError:
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLOUT)
+        if not waiting.poll(1000 * max(0.0, until - time.monotonic())):
+            raise
+        return 0
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.ENXIO:
+        return "nobody reads this pipe"
+    if isinstance(error, BlockingIOError):
+        return "the reader of this pipe is too slow"
+    return error.strerror or str(error)

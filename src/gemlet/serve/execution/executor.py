@@ -237,13 +237,15 @@ class Executor:
         inputs: Sequence[Input],
         rows: int,
         requests: tuple[protocol.RequestInfo, ...] = (),
+        *,
+        nesting: protocol.Nesting = protocol.OUTERMOST,
     ) -> asyncio.Future[Result]:
-        """Runs a batch; ``requests``: what it is made of, if the model wants to know.
+        """Runs a batch; ``requests``: what it is made of, if the model wants to know. ``nesting``: what waits for it.
 
         The future raises ModelError, GpuLetGone, ExecutorDied, and what goes wrong with what was given; this does not.
         """
         future: asyncio.Future[Result] = self._loop.create_future()
-        to = self._lanes.get(gpu_let, self._transport)
+        to = self._transport if nesting.beside else self._lanes.get(gpu_let, self._transport)
         if to is None or to.is_closing() or self._inputs is None:
             future.set_exception(GpuLetGone(f"{self.name} is not running"))  # it did not die of this batch
             return future
@@ -251,7 +253,7 @@ class Executor:
         held = self._held[self._ticket] = []
         try:
             tensors = tuple([self._place(each, held) for each in inputs])
-            frame = protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors, requests))
+            frame = protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors, requests, nesting))
         except Exception as error:  # noqa: BLE001  its gpu-let would be taken for busy if nothing came back
             self._give_back(self._ticket)
             future.set_exception(error)

@@ -22,6 +22,7 @@ from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31
+MAX_NESTED = 1 << 30  # bytes of the tensors of a request of a model to another one, and of its answer
 SMALL_BYTES = 4096  # tensors of so many bytes travel in the message
 
 
@@ -70,6 +71,21 @@ class RequestInfo(msgspec.Struct, frozen=True, array_like=True):
     parameters: str = ""  # JSON
 
 
+class Nesting(msgspec.Struct, frozen=True, array_like=True):
+    """Where a batch stands among those that wait for each other. batch: its number; 0: its model asks no others.
+
+    chain: the names of the models that wait for it, the outermost first, and its own. beside: it runs beside the
+    batches of its gpu-let, all of which wait, in a thread of its own.
+    """
+
+    batch: int = 0
+    chain: tuple[str, ...] = ()
+    beside: bool = False
+
+
+OUTERMOST, BESIDE = Nesting(), Nesting(beside=True)
+
+
 class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
     ticket: int
     gpu_let: str
@@ -77,6 +93,7 @@ class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
     rows: int
     inputs: tuple[ArenaTensor, ...]
     requests: tuple[RequestInfo, ...] = ()
+    nesting: Nesting = OUTERMOST
 
 
 class Reply(msgspec.Struct, frozen=True, tag="reply", array_like=True):
@@ -155,7 +172,7 @@ class DoneEach(msgspec.Struct, frozen=True, tag="each", array_like=True):
 class Ask(msgspec.Struct, frozen=True, tag="ask", array_like=True):
     """A request of a model to another one; ``inputs`` inline. A Reply of that number answers it.
 
-    timeout_us: 0 = none.
+    timeout_us: 0 = none. batch: the number of the one that the model is at. chain: the models that wait, this one last.
     """
 
     number: int
@@ -163,6 +180,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask", array_like=True):
     version: str
     inputs: tuple[ArenaTensor, ...]
     timeout_us: int
+    batch: int = 0
+    chain: tuple[str, ...] = ()
 
 
 Kind = Literal["model", "gone", "refused", "crash"]

@@ -6,8 +6,11 @@ A backend that lets them has ``around(gpu_let)``: a context in which code of the
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,10 +33,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gemlet.serve.executor")
 
 
-class _Here(threading.local):
-    """The gpu-let whose thread this is."""
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """The gpu-let for which this thread works, and at what."""
 
-    gpu_let = ""
+    gpu_let: str = ""
+    nesting: protocol.Nesting = protocol.OUTERMOST
+
+
+_NOWHERE = _Here()
 
 
 class PythonHost:
@@ -49,7 +57,7 @@ class PythonHost:
         self._nested: Nested | None = None
         self._python: dict[str, PythonModel] = {}
         self._assigned: dict[str, Mapping[str, int]] = {}
-        self._here = _Here()
+        self._here: ContextVar[_Here] = ContextVar("here", default=_NOWHERE)
 
     def takes(self, model: ModelSpec) -> bool:
         return model.by_request and self._around is not None
@@ -103,10 +111,11 @@ class PythonHost:
         key: str,
         inputs: Mapping[str, np.ndarray],
         requests: Sequence[protocol.RequestInfo],
+        nesting: protocol.Nesting = protocol.OUTERMOST,
     ) -> list[Response]:
         """A batch, whose arrays have the rows of its requests one after the other. Raises ModelError, GpuLetGone."""
         model = self._python[key]
-        self._here.gpu_let = gpu_let
+        self._here.set(_Here(gpu_let, nesting))
         batch, at = [], 0
         for about in requests:
             end = at + about.rows
@@ -125,30 +134,50 @@ class PythonHost:
 
     # What nested requests ask
 
+    @property
+    def nesting(self) -> protocol.Nesting:
+        return self._here.get().nesting
+
     def answered(self, reply: protocol.Reply) -> None:
         assert self._nested is not None
         self._nested.answered(reply)
 
     def neighbour(self, model: str, version: str) -> str | None:
         """The key of a model that takes turns with this thread's."""
-        for key in self._assigned.get(self._here.gpu_let, ()):
+        for key in self._assigned.get(self._here.get().gpu_let, ()):
             if _is(self._models.get(key), model, version):
                 return key
         return None
 
     def run_here(self, key: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> dict[str, np.ndarray]:
-        """One request of a neighbour, in this thread. Raises ModelError, or whatever the model raises."""
-        spec = self._models[key]
+        """One request of a neighbour, in this thread's place. Raises ModelError, or whatever the model raises."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._run_here(key, inputs, outputs)
+        with ThreadPoolExecutor(1) as thread:  # a neighbour that is a coroutine cannot run in the loop of another one
+            return thread.submit(copy_context().run, self._run_here, key, inputs, outputs).result()
+
+    def _run_here(self, key: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> dict[str, np.ndarray]:
+        spec, here = self._models[key], self._here.get()
         missing = [tensor.name for tensor in spec.inputs if tensor.name not in inputs and not tensor.optional]
         if missing:
             raise ModelError(f"{spec.name} needs the input {missing[0]!r}")
         rows = int(next(iter(inputs.values())).shape[0]) if spec.max_batch and inputs else 1
         if key in self._python:
-            (response,) = self._python[key].execute([(protocol.RequestInfo(rows, outputs=tuple(outputs)), inputs)])
+            nesting = msgspec.structs.replace(here.nesting, chain=(*here.nesting.chain, spec.name))
+            token = self._here.set(replace(here, nesting=nesting))
+            assert self._around is not None
+            try:
+                with self._around(here.gpu_let):
+                    about = protocol.RequestInfo(rows, outputs=tuple(outputs))
+                    (response,) = self._python[key].execute([(about, inputs)])
+            finally:
+                self._here.reset(token)
             if isinstance(response, Failure):
                 raise ModelError(response.message)
             return response
-        gave = self._backend.run(self._here.gpu_let, key, inputs, rows)
+        gave = self._backend.run(here.gpu_let, key, inputs, rows)
         return {name: np.array(array) for name, array in gave.items() if not outputs or name in outputs}
 
     def ready(self, model: str, version: str) -> bool:

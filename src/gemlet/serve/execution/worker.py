@@ -269,6 +269,9 @@ class Worker:
         self._named = wanted
 
     def _enqueue(self, run: protocol.Run) -> None:
+        if run.nesting.beside:
+            threading.Thread(target=self._run_beside, args=(run,), name=f"beside {run.gpu_let}", daemon=True).start()
+            return
         waiting = self._gpu_lets.get(run.gpu_let)
         if waiting is None:
             self._channel.send(protocol.Failed(run.ticket, "gone", f"there is no gpu-let {run.gpu_let} any more"))
@@ -279,6 +282,10 @@ class Worker:
         with _of_use():
             while (run := waiting.get()) is not None:
                 self._send(self._channel, self._answer(run))
+
+    def _run_beside(self, run: protocol.Run) -> None:
+        with _of_use():
+            self._send(self._channel, self._answer(run))
 
     def _run_lane(self, lane: Channel) -> None:
         try:
@@ -314,7 +321,7 @@ class Worker:
         inputs = {tensor.name: self._array(tensor) for tensor in run.inputs}
         began = time.perf_counter()
         if run.requests and self._python.has(run.model):
-            responses = self._python.run(run.gpu_let, run.model, inputs, run.requests)
+            responses = self._python.run(run.gpu_let, run.model, inputs, run.requests, run.nesting)
             took = 1000 * (time.perf_counter() - began)
             return protocol.DoneEach(run.ticket, self._placed_each(model, responses), took)
         outputs = self._backend.run(run.gpu_let, run.model, inputs, run.rows)

@@ -2,7 +2,7 @@
 
 server.py           the life of the server;  options.py: its options
 requirements.py     whether its libraries are there
-listening.py        where it listens, and for which clients;  certificate.py: its certificate, renewed while it runs
+listening.py        where it listens, and for which clients
 backend_choice.py   what it runs on: backend, devices, profiles
 serving_plan.py     which plan is in force when;  initial_plan.py the first one
 fleet.py            a plan brought into force;  scaling.py as many executors as the load needs

@@ -8,10 +8,10 @@ import socket
 from typing import TYPE_CHECKING, TypeVar
 
 from gemlet.errors import UsageError
-from gemlet.serve.server.certificate import Certificate
 from gemlet.serve.server.frontend.access import Tokens
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
+from gemlet.tls_certificate import Certificate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,6 +6,8 @@ for them. Where they go is said by OpenTelemetry's own variables (OTEL_EXPORTER_
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemlet.errors import UsageError
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
     from gemlet.serve.dispatch.request_log import Line
 
+logger = logging.getLogger(__name__)
+END_S = 5.0  # for the collector to take what is left when the server ends
 NAME = "gemlet-serve"  # of the service, unless OTEL_SERVICE_NAME says otherwise
 
 
@@ -54,9 +58,19 @@ def exporter() -> tuple[Callable[[list[Line]], None], Callable[[], None]]:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"--traces needs {error.name}", hint="pip install 'gemlet[otel]'") from None
-    provider = TracerProvider(resource=Resource({SERVICE_NAME: NAME}).merge(Resource.create()))
+    resource = Resource({SERVICE_NAME: NAME}).merge(Resource.create())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return to_spans(provider), provider.shutdown
+
+    def end() -> None:
+        # A thread that nobody waits for: the library has an answer that does not come for 10 s, and asks again.
+        ending = threading.Thread(target=provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(END_S)
+        if ending.is_alive():
+            logger.warning("the last spans are not exported: their collector does not take them within %g s", END_S)
+
+    return to_spans(provider), end
 
 
 def to_spans(provider: TracerProvider) -> Callable[[list[Line]], None]:

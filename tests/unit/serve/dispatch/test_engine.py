@@ -29,10 +29,12 @@ class Executor:
     def __init__(self):
         self.died = asyncio.Event()
         self.runs = []
+        self.nestings = []
 
-    def run(self, gpu_let, name, inputs, rows, requests=()):
+    def run(self, gpu_let, name, inputs, rows, requests=(), *, nesting=protocol.OUTERMOST):
         future = asyncio.get_running_loop().create_future()
         self.runs.append((gpu_let, name, inputs, rows, future))
+        self.nestings.append(nesting)
         return future
 
     async def answer(self, *, doubled=True, rows=None):

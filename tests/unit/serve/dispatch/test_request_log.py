@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import resource
+import signal
 
 import pytest
 
@@ -12,7 +15,7 @@ from gemlet.errors import UsageError
 from gemlet.serve.dispatch import request_log
 from gemlet.serve.dispatch.call import Call, Tensor
 from gemlet.serve.dispatch.engine import now_ms
-from gemlet.serve.dispatch.request_log import RequestLog
+from gemlet.serve.dispatch.request_log import Line, RequestLog
 from tests.unit.serve.stand_in import Service
 
 
@@ -92,3 +95,78 @@ def test_what_cannot_be_written_is_counted_and_the_server_goes_on(tmp_path, capl
 def test_a_file_that_cannot_be_made_is_an_error_at_the_start(tmp_path):
     with pytest.raises(UsageError, match=r"--request-log: .*: No such file"):
         RequestLog(tmp_path / "absent" / "log")
+
+
+def line(number):
+    return Line(time=1.0, model=f"m{number}", outcome="answered", total_ms=1.0)
+
+
+def lines_of(data):
+    return [json.loads(each) for each in data.splitlines() if each]
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path, caplog):
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="nobody reads this pipe"):
+        RequestLog(path)
+    path.unlink()
+    log = RequestLog(path)
+    path.unlink()
+    os.mkfifo(path)
+    log.add(line(1))
+    asyncio.run(log.write())
+    assert "1 requests are not logged" in caplog.text
+
+
+def test_a_pipe_that_is_read_gets_lines_and_one_that_is_full_loses_them(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(request_log, "READER_S", 0.01)
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log = RequestLog(path)
+    for number in range(3000):  # more than a pipe has room for
+        log.add(line(number))
+    asyncio.run(log.write())
+    data = os.read(reader, 1 << 20)
+    written = data.count(b"\n")
+    assert f"{3000 - written} requests are not logged" in caplog.text
+    log.add(line(5000))
+    asyncio.run(log.write())
+    data += os.read(reader, 1 << 20)
+    os.close(reader)
+    found = [each for each in data.splitlines() if each.endswith(b"}")]
+    assert len(found) == written + 1
+    assert json.loads(found[-1])["model"] == "m5000"
+
+
+def test_a_line_that_is_cut_short_does_not_spoil_the_next(tmp_path, caplog):
+    path = tmp_path / "log"
+    log = RequestLog(path)
+    log.add(line(1))
+    log.add(line(2))
+    first = len(path.read_bytes())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (first + 80, before[1]))
+    try:
+        asyncio.run(log.write())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "1 requests are not logged" in caplog.text
+    log.add(line(3))
+    asyncio.run(log.write())
+    whole = [each for each in path.read_bytes().splitlines() if each.endswith(b"}")]
+    assert [json.loads(each)["model"] for each in whole] == ["m1", "m3"]
+
+
+def test_lines_are_written_where_they_cannot_be_exported(tmp_path, caplog):
+    def export(_):
+        raise ValueError("no endpoint")
+
+    log = RequestLog(tmp_path / "log", export)
+    log.add(line(1))
+    asyncio.run(log.write())
+    assert [each["model"] for each in lines_of((tmp_path / "log").read_bytes())] == ["m1"]
+    assert "no endpoint" in caplog.text

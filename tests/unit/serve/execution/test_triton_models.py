@@ -265,6 +265,30 @@ def test_execute_may_be_a_coroutine(tmp_path):
     np.testing.assert_array_equal(arrays(answer)["Y"], rows(7))
 
 
+def test_a_coroutine_may_ask_one_that_takes_turns_with_it(tmp_path):
+    code = ASKS.replace("def execute", "async def execute").replace("asked.exec()", "await asked.async_exec()")
+    double = DOUBLE.replace("def execute", "async def execute")
+    executor = Executor(tmp_path, ("asks", "double"), asks=code, double=double)
+    (answer,) = executor.ask("asks", (info(), rows(3))).answers
+    executor.close()
+    np.testing.assert_array_equal(arrays(answer)["Y"], rows(7))
+
+
+def test_a_request_to_another_model_that_no_message_can_have_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol, "MAX_NESTED", 7)
+    executor = Executor(tmp_path, asks=ASKS)
+    (answer,) = executor.ask("asks", (info(), rows(3))).answers
+    executor.close()
+    assert "a request to double has 8 bytes: expected at most 7" in answer.message
+
+
+def test_a_model_that_asks_itself_without_end_is_told_so(tmp_path):
+    executor = Executor(tmp_path, ("double",), double=ASKS)
+    (answer,) = executor.ask("double", (info(), rows(3))).answers
+    executor.close()
+    assert "16 models deep: double -> double -> double" in answer.message
+
+
 def test_a_model_is_warm_before_its_first_request_and_refused_if_that_fails(tmp_path):
     seen = HEAD + (
         "    seen = []\n"

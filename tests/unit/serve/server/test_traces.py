@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from gemlet.serve.dispatch.request_log import Line
@@ -50,3 +52,13 @@ def test_without_a_parent_that_is_one_it_is_the_first_of_its_trace(given):
     (span,) = spans(refused).values()
     assert span.parent is None
     assert (span.status.status_code.name, span.status.description) == ("ERROR", "too late")
+
+
+def test_the_end_of_the_server_does_not_wait_for_a_collector_that_is_silent(monkeypatch, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(traces, "END_S", 0.01)
+        export, end = traces.exporter()
+        export([Line(time=1e9, model="m", outcome="answered", total_ms=1.0)])
+        end()  # by itself it would wait for ten seconds, and ask again
+    assert "spans are not exported" in caplog.text

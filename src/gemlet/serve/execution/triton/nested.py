@@ -1,7 +1,9 @@
 """Requests that a model sends to others: to one of its gpu-let at once, in the same thread; else through the server.
 
 A model that waits holds its gpu-let. One that takes turns with it there could never answer, so that one is run in the
-thread that waits. Any other goes into its queue as if a client had asked.
+thread that waits. Any other goes into its queue as if a client had asked; the server knows who waits for whom by the
+number of the batch, and sees to it that nobody waits for itself. Models that ask each other without end are stopped by
+the length of their chain.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 
+MAX_DEPTH = 16  # models of a chain of requests, each of which waits for the next one
+
+
 class Host(Protocol):
     """The executor that runs the model."""
 
@@ -36,6 +41,11 @@ class Host(Protocol):
 
     def ready(self, model: str, version: str) -> bool: ...
 
+    @property
+    def nesting(self) -> protocol.Nesting:
+        """What this thread is at."""
+        ...
+
 
 class Nested:
     """All of an executor. ``send``: a message to the server, from any thread."""
@@ -47,15 +57,31 @@ class Nested:
         self._lock = threading.Lock()
 
     def ask(
-        self, model: str, version: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], timeout_us: int
+        self,
+        model: str,
+        version: str,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Sequence[str],
+        timeout_us: int,
+        *,
+        batch: int,
+        chain: tuple[str, ...],
     ) -> concurrent.futures.Future[Mapping[str, np.ndarray]]:
         """Through the server. The future raises ModelError."""
         future: concurrent.futures.Future[Mapping[str, np.ndarray]] = concurrent.futures.Future()
         number = next(self._numbers)
+        nbytes = sum(array.nbytes for array in inputs.values())
+        if nbytes > protocol.MAX_NESTED:
+            raise ModelError(f"a request to {model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}")
+        given = tuple(_tensor(name, array) for name, array in inputs.items())
         with self._lock:
             self._waiting[number] = future, outputs
-        given = tuple(_tensor(name, array) for name, array in inputs.items())
-        self._send(protocol.Ask(number, model, version, given, timeout_us))
+        try:
+            self._send(protocol.Ask(number, model, version, given, timeout_us, batch, chain))
+        except BaseException:
+            with self._lock:
+                self._waiting.pop(number, None)
+            raise
         return future
 
     def answered(self, message: protocol.Reply) -> None:
@@ -79,14 +105,19 @@ class Around:
 
     def __init__(self, spec: ModelSpec, host: Host, nested: Nested) -> None:
         self.folder = f"{spec.directory}/{spec.version}"
-        self._host, self._nested = host, nested
+        self._name, self._host, self._nested = spec.name, host, nested
 
     def ask(
         self, model: str, version: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], timeout_us: int
     ) -> concurrent.futures.Future[Mapping[str, np.ndarray]]:
+        nesting = self._host.nesting
+        chain = nesting.chain or (self._name,)  # in initialize it is at no batch
+        if len(chain) >= MAX_DEPTH:
+            told = " -> ".join((*chain, model))
+            raise ModelError(f"requests of models to others may be {MAX_DEPTH} models deep: {told}")
         neighbour = self._host.neighbour(model, version)
         if neighbour is None:
-            return self._nested.ask(model, version, inputs, outputs, timeout_us)
+            return self._nested.ask(model, version, inputs, outputs, timeout_us, batch=nesting.batch, chain=chain)
         future: concurrent.futures.Future[Mapping[str, np.ndarray]] = concurrent.futures.Future()
         try:
             future.set_result(self._host.run_here(neighbour, inputs, outputs))

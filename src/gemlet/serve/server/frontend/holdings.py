@@ -1,7 +1,8 @@
 """What the server holds for clients who are slow: bodies that are not complete, answers that are not read. One budget.
 
 Where the budget does not last, the connection goes that has cost most, in bytes times the seconds for which they were
-held: a client that sends and reads at its pace never is that one while another hoards. Time comes from outside.
+held: a client that sends and reads at its pace never is that one while another hoards. A large answer that has no room
+beside those of clients who read theirs is refused, and asked for again. Time comes from outside.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+PACE = 10e6  # bytes a second at which a client reads an answer that is not cut off for another one
+LEAST_S = 1.0  # that any client has for it
+LARGE_PART = 64  # of the budget: answers below that are never refused
+
+
 class Holder(Protocol):
     """A connection."""
 
@@ -25,12 +31,19 @@ class Holder(Protocol):
 
 @dataclass(slots=True)
 class _Held:
+    """most: bytes at once since it began to hold any."""
+
     nbytes: int
     since: float
     cost: float = 0.0
+    most: int = 0
 
     def cost_at(self, now: float) -> float:
         return self.cost + self.nbytes * (now - self.since)
+
+    def slow_at(self, now: float) -> bool:
+        """Whether it has cost more than the same would have cost at PACE."""
+        return self.cost_at(now) > self.most * max(LEAST_S, self.most / PACE / 2)
 
 
 class Holdings:
@@ -54,21 +67,42 @@ class Holdings:
         if held is None:
             held = self._held[holder] = _Held(0, now)
         self.total += nbytes - held.nbytes
-        held.cost, held.nbytes, held.since = held.cost_at(now), nbytes, now
+        held.cost, held.nbytes, held.since, held.most = held.cost_at(now), nbytes, now, max(held.most, nbytes)
         while self.total > self.budget and self._held:
-            costliest = max(self._held, key=lambda each: (self._held[each].cost_at(now), self._held[each].nbytes))
-            self.drop(costliest)
-            self.evicted += 1
-            costliest.evict()
+            self._evict(max(self._held, key=self._cost_at(now)))
+
+    def _evict(self, holder: Holder) -> None:
+        self.drop(holder)
+        self.evicted += 1
+        holder.evict()
+
+    def _cost_at(self, now: float) -> Callable[[Holder], tuple[float, int]]:
+        return lambda holder: (self._held[holder].cost_at(now), self._held[holder].nbytes)
 
     def check(self, nbytes: int) -> None:
-        """Whether an answer of so many bytes can be written: one beyond the budget would be cut off. Raises Refusal."""
+        """Whether an answer of so many bytes can be written, for which clients may have to go who are slow.
+
+        One beyond the budget would be cut off, or another that a client reads. Raises Refusal.
+        """
         if nbytes > self.budget:
             raise Refusal(
                 "failed",
                 f"the answer has {nbytes} bytes, and the server keeps at most {self.budget} for its clients: ask for "
                 "less, for binary data in place of text, or for shared memory",
             )
+        missing = self.total + nbytes - self.budget
+        if missing <= 0 or nbytes * LARGE_PART < self.budget:
+            return
+        now = self._clock()
+        slow = sorted((each for each, held in self._held.items() if held.slow_at(now)), key=self._cost_at(now))
+        if sum(self._held[each].nbytes for each in slow) < missing:
+            message = (
+                f"the answer has {nbytes} bytes, and of the {self.budget} that the server keeps for its clients others "
+                f"have {self.total}, which they are reading"
+            )
+            raise Refusal("overload", message, retry_s=1)
+        while slow and self.total + nbytes > self.budget:
+            self._evict(slow.pop())
 
     def drop(self, holder: Holder) -> None:
         """It holds nothing any more."""

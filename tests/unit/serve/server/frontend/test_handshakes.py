@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import asyncio.constants
 import asyncio.sslproto
+import contextlib
 import gc
 import socket
 import ssl
 import weakref
+from unittest import mock
 
 import pytest
 import trustme
 
+from gemlet import tls_reading
 from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
+from gemlet.tls_reading import Reading
 from tests.unit.serve.stand_in import Service
 
 PATIENCE_S = 60  # a limit for what never comes
@@ -146,3 +150,48 @@ def test_connections_that_make_room_end_also_where_the_client_does_not_answer(au
         return [writer, *(each for _, each in (*first, *more))]
 
     with_server(authority, scenario)
+
+
+async def room_after(authority, *sent):
+    """How much a server takes at once from a client that has sent this, a record each."""
+    tls, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.configure_trust(trusting)
+    reading = Reading(tls, asyncio.Protocol(), begin_s=PATIENCE_S)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(to_client, to_server, server_hostname="localhost")
+    transport = mock.create_autospec(asyncio.Transport, instance=True)
+    transport.write.side_effect = to_client.write
+    reading.connection_made(transport)
+    rooms = []
+
+    def send():
+        while data := to_server.read(len(reading.get_buffer(-1))):
+            reading.get_buffer(-1)[: len(data)] = data
+            reading.buffer_updated(len(data))
+            rooms.append(len(reading.get_buffer(-1)))
+
+    while not reading.done.done():
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        send()
+        await asyncio.sleep(0)
+    for data in sent:
+        client.write(data)
+    send()
+    reading.connection_lost(None)
+    return "ended" if transport.abort.called else rooms[-1]
+
+
+@pytest.mark.parametrize(
+    ("sent", "room"),
+    [
+        ([], tls_reading.LEAST),
+        ([bytes(16_000)] * 20, tls_reading.MOST),
+        ([*[bytes(16_000)] * 20, *[b"x"] * 8000], tls_reading.LEAST),  # as of new keys, which are no data at all
+        ([b"x"] * 5000, tls_reading.LEAST),
+        ([b"x"] * 20_000, "ended"),
+    ],
+)
+def test_a_client_has_much_room_only_for_data_and_ends_where_it_sends_much_else(authority, sent, room):
+    assert asyncio.run(room_after(authority, *sent)) == room

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.serve.server.frontend.holdings import Holdings
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server.frontend.holdings import PACE, Holdings
 
 
 class Holder:
@@ -63,3 +65,36 @@ def test_the_budget_is_never_passed(steps):
         assert 0 <= holdings.total <= 100
         assert holdings.total == sum(held.nbytes for held in holdings._held.values())
     assert holdings.evicted == sum(holder.evicted for holder in holders)
+
+
+def test_an_answer_for_which_there_is_no_room_cuts_off_none_that_is_being_read():
+    now = [0.0]
+    holdings = Holdings(256 << 20, lambda: now[0])
+    reads = Holder()
+    holdings.check(200_000_000)
+    holdings.hold(reads, 200_000_000)
+    for left in range(200_000_000, 100_000_000, -10_000_000):
+        holdings.hold(reads, left)
+        now[0] += 0.9 * 10_000_000 / PACE
+        with pytest.raises(Refusal) as refused:
+            holdings.check(200_000_000)
+        assert (refused.value.reason, refused.value.retry_s) == ("overload", 1)
+    holdings.check(10_000_000)
+    assert reads.evicted == 0
+    now[0] += 10.0  # it stops
+    holdings.check(200_000_000)
+    assert reads.evicted == 1
+
+
+def test_nobody_ends_for_an_answer_that_is_refused_all_the_same():
+    now = [0.0]
+    holdings = Holdings(100_000_000, lambda: now[0])
+    slow, quick = Holder(), Holder()
+    holdings.hold(slow, 10_000_000)
+    now[0] = 10.0
+    holdings.hold(quick, 60_000_000)
+    with pytest.raises(Refusal):
+        holdings.check(50_000_000)
+    assert slow.evicted == 0
+    holdings.check(40_000_000)
+    assert (slow.evicted, quick.evicted) == (1, 0)

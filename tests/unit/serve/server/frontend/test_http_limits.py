@@ -90,12 +90,8 @@ def test_answers_that_nobody_reads_are_within_the_same_budget():
     asyncio.run(run())
 
 
-def answered_to_one_who_reads_later(nbytes, budget):
-    """What a client has from an answer of so many bytes, all of which its transport keeps; and whether it is open."""
-    service = Service()
-    calls = []
-    service.engine.infer = calls.append
-    connection, transport = connect(service, HttpServer(service, Limits(request_bytes=budget // 4)))
+def kept_in(transport, connection):
+    """What is written stays there: nobody reads it yet."""
     write = transport.write
 
     def kept(data):
@@ -105,6 +101,15 @@ def answered_to_one_who_reads_later(nbytes, budget):
             connection.pause_writing()
 
     transport.write = kept
+
+
+def answered_to_one_who_reads_later(nbytes, budget):
+    """What a client has from an answer of so many bytes, all of which its transport keeps; and whether it is open."""
+    service = Service()
+    calls = []
+    service.engine.infer = calls.append
+    connection, transport = connect(service, HttpServer(service, Limits(request_bytes=budget // 4)))
+    kept_in(transport, connection)
     connection.data_received(infer([1.0], **BINARY))
     calls[0].answer(Answered(model(), [Tensor("Y", "FP32", (1, nbytes // 4), bytes(nbytes))]))
     return replies(transport.written), not transport.closed
@@ -123,6 +128,27 @@ def test_an_answer_beyond_the_budget_is_refused_before_its_first_byte():
         (((status, _, body),), opened) = answered_to_one_who_reads_later(5 * MIB, 4 * MIB)
         assert (status, opened) == (500, True)
         assert "the answer has 5" in json.loads(body)["error"]
+
+    asyncio.run(run())
+
+
+def test_of_two_large_answers_at_once_the_second_is_refused_and_none_is_cut_off():
+    async def run():
+        service = Service()
+        calls = []
+        service.engine.infer = calls.append
+        server = HttpServer(service, Limits(request_bytes=64 * MIB))
+        clients = [connect(service, server) for _ in range(2)]
+        for connection, transport in clients:
+            kept_in(transport, connection)
+            connection.data_received(infer([1.0], **BINARY))
+        for call in calls:
+            data = bytes(200 * MIB)
+            call.answer(Answered(model(), [Tensor("Y", "FP32", (1, len(data) // 4), data)]))
+        first, second = [replies(transport.written)[0] for _, transport in clients]
+        assert (first[0], len(first[2]) > 200 * MIB) == (200, True)
+        assert (second[0], json.loads(second[2])["reason"]) == (503, "overload")
+        assert not any(transport.closed for _, transport in clients)
 
     asyncio.run(run())
 

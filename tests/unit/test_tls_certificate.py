@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from gemlet.errors import ConfigError
-from gemlet.serve.server.certificate import Certificate
+from gemlet.tls_certificate import Certificate
 
 
 @pytest.fixture(scope="module")
@@ -70,26 +70,32 @@ def test_new_connections_get_the_certificate_that_the_files_have(pairs, files, c
     certificate.refresh()
     certificate.refresh()
     assert {shown(each) for each in contexts} == {(pairs / "old.pem").read_text()}
-    assert caplog.text.count("the certificate is as it was") == 1
+    assert caplog.text.count("not taken") == 1
     put(pairs / "new.key", files[1])
-    certificate.refresh()
+    assert certificate.refresh()
     assert {shown(each) for each in contexts} == {(pairs / "new.pem").read_text()}
+    assert shown(certificate.context()) == (pairs / "new.pem").read_text()
 
 
-@pytest.mark.parametrize("kind", ["gone", "pipe"])
-def test_what_is_no_file_any_more_is_not_waited_for(pairs, files, kind):
+@pytest.mark.parametrize("kind", ["gone", "pipe", "large"])
+def test_what_is_no_such_file_any_more_is_not_read(pairs, files, kind, caplog):
     certificate = Certificate(*files)
     context = certificate.context("h2")
     files[0].unlink()
     if kind == "pipe":
         os.mkfifo(files[0])
-    certificate.refresh()
+    elif kind == "large":
+        files[0].touch()
+        os.truncate(files[0], 1 << 30)
+    assert not certificate.refresh()
+    assert not certificate.refresh()
+    assert caplog.text.count("not taken") == 1
     assert shown(context) == (pairs / "old.pem").read_text()
 
 
 def test_a_key_with_a_password_is_refused_and_not_asked_for(pairs, files):
     shutil.copy(pairs / "new.pem", files[0])
     shutil.copy(pairs / "locked.key", files[1])
-    with pytest.raises(ConfigError, match=r"cannot be used") as caught:
+    with pytest.raises(ConfigError, match=r"not a valid certificate and key") as caught:
         Certificate(*files)
     assert "without a password" in str(caught.value.hint)

@@ -1,0 +1,189 @@
+"""Models that ask others, on gpu-lets that they share: nobody waits for itself, in whatever order they ask."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from unittest import mock
+
+import msgspec
+
+from gemlet.serve.dispatch import nested
+from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
+from gemlet.serve.dispatch.served import ServedModel
+from gemlet.serve.execution import protocol
+from gemlet.serve.plan.model import Gpu, PlannedGpuLet
+from gemlet.serve.server.fleet import whole_task
+from tests.unit.serve.dispatch.test_engine import Executor, scenario
+from tests.unit.serve.stand_in import model
+
+DATA = struct.pack("<f", 1.0)
+
+
+class Asking(Executor):
+    """As an executor of which models ask others: the test says when, and when a batch ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.name = "gpu0"
+        self.replies = []
+
+    def reply(self, message):
+        self.replies.append(message)
+
+
+class Bench:
+    """``gpu_lets``: the models of each, by their letters."""
+
+    def __init__(self, *gpu_lets, slo_ms=1e6):
+        self.now = 0.0
+        self.engine = Engine(clock=lambda: self.now)
+        for name in sorted(set("".join(gpu_lets))):
+            spec = msgspec.structs.replace(model(name, platform="triton_python", slo_ms=slo_ms, max_batch=1))
+            self.engine.models[name] = ServedModel(spec)
+        self.executor = Asking()
+        self.answers = {}
+        self._numbers = itertools.count(1)
+        self.adopt(*gpu_lets)
+
+    def adopt(self, *gpu_lets):
+        planned = tuple(
+            PlannedGpuLet(
+                sm=0.5, duty_ms=0, occupancy=0,
+                tasks=tuple(whole_task(self.engine.models[name].spec) for name in models),
+            )
+            for models in gpu_lets
+        )  # fmt: skip
+        plan = msgspec.structs.replace(EMPTY, gpus=(Gpu(index=0, memory_mib=0, gpu_lets=planned),))
+        self.engine.adopt(plan, lambda gpu_let: Route(self.executor, f"let{gpu_let.number}"))
+
+    def send(self, name):
+        place = len(self.answers)
+        self.answers[place] = None
+        given = [Tensor("X", "FP32", (1, 1), DATA)]
+        self.engine.infer(Call(name, given, lambda told: self.answers.update({place: told}), self.now))
+
+    def ask(self, asker, name):
+        """The batch of a model that runs sends a request to another one; its number."""
+        nesting = next(each for each in reversed(self.executor.nestings) if each.chain[-1] == asker)
+        tensor = protocol.ArenaTensor("X", "FP32", (1, 1), -1, len(DATA), DATA)
+        number = next(self._numbers)
+        message = protocol.Ask(number, name, "", (tensor,), 0, nesting.batch, nesting.chain)
+        nested.ask(self.engine, self.executor, message)
+        return number
+
+    async def end(self, name):
+        """The batch of a model that runs comes back."""
+        at = next(at for at, run in enumerate(self.executor.runs) if run[1] == name)
+        self.executor.runs.insert(0, self.executor.runs.pop(at))
+        await self.executor.answer()
+
+    @property
+    def running(self):
+        return "".join(run[1] for run in self.executor.runs)
+
+    @property
+    def replied(self):
+        return {reply.number: reply.error for reply in self.executor.replies}
+
+    def beside(self, name):
+        return [each for each in self.executor.nestings if each.chain[-1] == name][-1].beside
+
+
+@scenario
+async def test_two_pipelines_on_shared_gpu_lets_do_not_wait_for_each_other():
+    """No model asks itself, and yet each waits for the gpu-let that the other holds."""
+    bench = Bench("ac", "bd")
+    bench.send("a")
+    bench.send("b")
+    asked = bench.ask("a", "d")
+    assert bench.running == "ab"  # b may end yet
+    other = bench.ask("b", "c")
+    assert bench.running[2:] in {"c", "d"}
+    assert bench.beside(bench.running[-1])
+    while len(bench.running) > 2:
+        await bench.end(bench.running[-1])
+    first = bench.replied
+    assert set(first.values()) == {None}
+    if other in first:
+        await bench.end("b")  # its gpu-let is free for what a waits for
+        await bench.end("d")
+    else:
+        await bench.end("a")
+        await bench.end("c")
+    assert bench.replied == {asked: None, other: None}
+    await bench.end(bench.running)
+    assert all(not isinstance(answer, Refusal) for answer in bench.answers.values())
+    assert bench.engine.in_flight == 0
+    assert bench.engine.waits.asked == 0
+
+
+@scenario
+async def test_what_can_wait_for_a_gpu_let_waits_for_it():
+    bench = Bench("a", "b", "b")
+    for name in "abb":
+        bench.send(name)
+    bench.ask("a", "b")
+    assert bench.running == "abb"
+    bench.ask("b", "a")  # of the second one; the first ends one day
+    assert bench.running == "abb"
+    await bench.end("b")
+    assert bench.running == "abb"
+    assert not any(nesting.beside for nesting in bench.executor.nestings)
+    bench.ask("b", "a")  # and now there is none that would
+    assert bench.running == "abba"
+    assert bench.beside("a")
+
+
+@scenario
+async def test_three_models_in_a_circle_with_a_new_plan_meanwhile():
+    bench = Bench("a", "b", "c")
+    for name in "abc":
+        bench.send(name)
+    bench.ask("a", "b")
+    bench.ask("b", "c")
+    bench.adopt("abc")  # all that waits has a gpu-let now
+    assert bench.running in {"abcb", "abcc"}
+    while bench.running:
+        await bench.end(bench.running[-1])
+    assert bench.replied == {1: None, 2: None}
+    assert bench.engine.in_flight == 0
+    await bench.engine.settled()
+
+
+@scenario
+async def test_a_batch_that_waits_does_not_count_as_one_that_hangs():
+    bench = Bench("a", "b")
+    bench.send("a")
+    bench.now = 100.0
+    number = bench.ask("a", "b")
+    bench.now = 1000.0
+    assert bench.engine.stuck(950) == set()
+    assert bench.engine.stuck(850) == {bench.executor}  # b
+    await bench.end("b")
+    assert bench.replied == {number: None}
+    assert bench.engine.stuck(850) == set()
+    bench.now = 2000.0
+    assert bench.engine.stuck(950) == {bench.executor}  # a, which has its answer
+
+
+@scenario
+async def test_a_suspect_that_could_only_run_beside_the_model_that_waits_for_it_is_refused():
+    bench = Bench("a", "b")
+    bench.engine._quarantine.died("b", 0, 9, 0.0, sole=True)  # on probation: nothing else runs on its device
+    bench.send("a")
+    bench.ask("a", "b")
+    (told,) = bench.replied.values()
+    assert "b would wait for what waits for it: a -> b" in told
+
+
+@scenario
+async def test_an_answer_that_no_message_can_have_is_an_error():
+    bench = Bench("a", "b")
+    bench.send("a")
+    number = bench.ask("a", "b")
+    with mock.patch.object(protocol, "MAX_NESTED", 3):
+        await bench.end("b")
+    assert "the answer of b has 4 bytes: expected at most 3" in bench.replied[number]
+    assert bench.engine.waits.asked == 0
