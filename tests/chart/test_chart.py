@@ -238,6 +238,19 @@ def test_a_webhook_that_is_down_stops_only_pods_that_ask(chart):
     assert excluded == ["kube-system", "gemlet-system"]
 
 
+@pytest.mark.parametrize(("values", "_"), MODES)
+def test_the_webhook_is_not_asked_about_the_charts_own_pods(chart, values, _):
+    """By a label of theirs: Kubernetes 1.20 gives namespaces none with their name."""
+    objects = render(chart, values)
+    templates = [each["spec"]["template"] for each in objects if "template" in each.get("spec", {})]
+    assert templates
+    for each in templates:
+        assert each["metadata"]["labels"]["gemlet.dev/webhook"] == "ignore"
+    for hook in [each for entry in objects for each in entry.get("webhooks", ())]:
+        ignored = {"key": "gemlet.dev/webhook", "operator": "NotIn", "values": ["ignore"]}
+        assert ignored in hook["objectSelector"]["matchExpressions"]
+
+
 def test_the_rules_are_about_metrics_that_there_are(chart):
     values = {"monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}}}
     objects = render(chart, values)
