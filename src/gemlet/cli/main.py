@@ -38,7 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "jupyter": ("gemlet.cli.jupyter:command", "Make Jupyter kernels that run on a share"),
     "mps": ("gemlet.cli.mps:command", "Run programs side by side under NVIDIA MPS"),
     "daemon": ("gemlet.cli.daemon:command", "Run the daemon in the foreground"),
-    "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, unmanaged"),
+    "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, within their limits of memory"),
     "profile": ("gemlet.cli.profile:command", "Measure models on a GPU, for planning"),
     "plan": ("gemlet.cli.plan:command", "Place models with latency goals on gpu-lets"),
     "serve": ("gemlet.cli.serve:command", "Serve models with latency goals on gpu-lets"),
