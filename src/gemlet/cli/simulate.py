@@ -39,7 +39,7 @@ def _table(report: Report) -> str:
             number(group.slowest, "{:.1%}"),
             f"{group.used:.1%}",
             f"{group.charged:.1%}",
-            number(group.shortfall, "-{:.1%}"),
+            number(group.shortfall, "-{:.1%}").replace("-0.0%", "0.0%"),
             f"{group.peak:.1%}",
             str(group.grants),
             number(group.wait_p50, "{:.2f} ms"),
