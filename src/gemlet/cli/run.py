@@ -194,8 +194,6 @@ def _who(joined: dict[str, Any]) -> str:
 
 
 def _phrase(field: GroupField, phrase: str, joined: dict[str, Any]) -> str:
-    if field.name == "max" and joined["granted"]["max"] == 0:
-        return phrase + " (the program waits until `gemlet set` raises it)"
     if field.name == "sm" and not joined.get("sm_in_force"):
         return phrase + " (not in force: not under MPS)"
     return phrase
