@@ -183,6 +183,8 @@ def _hint(error: click.UsageError) -> str | None:
         return own
     if isinstance(error, click.NoSuchOption) and error.option_name == "--socket":
         return "put it before the verb: gemlet --socket PATH " + error.ctx.command_path.partition(" ")[2]
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--simulate" and error.ctx.parent is None:
+        return "put it after the verb: gemlet status --simulate"
     if isinstance(error, click.NoSuchCommand) and error.command_name in OTHER_WORDS:
         return "did you mean " + " or ".join(f"`gemlet {verb}`" for verb in OTHER_WORDS[error.command_name]) + "?"
     what = "commands" if isinstance(error, click.NoSuchCommand) else "options"

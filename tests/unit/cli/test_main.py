@@ -133,6 +133,11 @@ def test_an_option_of_all_verbs_stands_before_the_verb(capsys):
     assert "hint: put it before the verb: gemlet --socket PATH mps status\n" in capsys.readouterr().err
 
 
+def test_the_simulated_machine_is_asked_for_after_the_verb(capsys):
+    assert main.run(["--simulate", "status"]) == 2
+    assert "put it after the verb: gemlet status --simulate" in capsys.readouterr().err
+
+
 def test_all_errors_of_a_file_are_printed(capsys, tmp_path):
     path = tmp_path / "gemlet.toml"
     path.write_text("[groups.a]\nmin = 30\nmemroy = 1\n")
