@@ -203,7 +203,8 @@ void Gangs::plan(Nanoseconds now) {
                                      [](const Member& member) { return member.seen.met_lately; });
         Wish wish{.devices = {}, .share = 0.0, .least = 0.0, .may_grow = !met && !gang->capped()};
         wish.share = std::clamp(gang->share + gang->credit / cycle, 0.0, 1.0);
-        // One that hangs gets nothing done in its slots. It has short ones, lest it miss what it waits for.
+        // One that hangs gets nothing done in its slots. It still has short ones, to see when what it waits for has
+        // come.
         if (gang->hangs) wish.share = std::min(wish.share, static_cast<double>(p_.quantum_min + 1) / cycle);
         wish.least = std::min(gang->spec.min, wish.share);
         for (const Member& member : gang->members) {

@@ -238,6 +238,44 @@ def test_a_webhook_that_is_down_stops_only_pods_that_ask(chart):
     assert excluded == ["kube-system", "gemlet-system"]
 
 
+@pytest.mark.parametrize(("values", "_"), MODES)
+def test_the_webhook_is_not_asked_about_the_charts_own_pods(chart, values, _):
+    """By a label of theirs: Kubernetes 1.20 gives namespaces none with their name."""
+    objects = render(chart, values)
+    templates = [each["spec"]["template"] for each in objects if "template" in each.get("spec", {})]
+    assert templates
+    for each in templates:
+        assert each["metadata"]["labels"]["gemlet.dev/webhook"] == "ignore"
+    for hook in [each for entry in objects for each in entry.get("webhooks", ())]:
+        ignored = {"key": "gemlet.dev/webhook", "operator": "NotIn", "values": ["ignore"]}
+        assert ignored in hook["objectSelector"]["matchExpressions"]
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        ({}, ["system-node-critical", "system-cluster-critical"]),
+        ({"admission": {"mode": "none"}}, ["system-node-critical"]),
+        ({"agent": {"priorityClassName": ""}}, ["system-cluster-critical"]),
+        ({"agent": {"priorityClassName": "mine"}, "admission": {"priorityClassName": ""}}, None),
+    ],
+)
+def test_pods_of_the_systems_priority_have_a_quota(chart, values, classes):
+    """GKE admits them only where there is one: "insufficient quota to match these scopes"."""
+    objects = render(chart, values)
+    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] in ("DaemonSet", "Deployment")]
+    named = {pod["priorityClassName"] for pod in pods if "priorityClassName" in pod}
+    assert {each for each in named if each.startswith("system-")} == set(classes or ())
+    quotas = [each["spec"]["scopeSelector"]["matchExpressions"] for each in objects if each["kind"] == "ResourceQuota"]
+    assert [each[0]["values"] for each in quotas] == ([classes] if classes else [])
+
+
+def test_one_node_does_not_take_the_webhook_with_it(chart):
+    pod = by_kind(render(chart, {}), "Deployment")["spec"]["template"]
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
 def test_the_rules_are_about_metrics_that_there_are(chart):
     values = {"monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}}}
     objects = render(chart, values)

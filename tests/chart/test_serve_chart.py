@@ -101,6 +101,7 @@ def test_the_containers_can_do_little_and_ask_for_what_the_command_knows(chart, 
         assert security["allowPrivilegeEscalation"] is False
         assert security["readOnlyRootFilesystem"] is True
         assert security["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), "else a quota refuses the pod"
     (container,) = pod["containers"]
     given = command.make_context("serve", list(container["args"]), obj=None, help_option_names=["-h", "--help"]).params
     assert given["host"] == "0.0.0.0"

@@ -145,6 +145,24 @@ def test_the_table_of_verbs_is_complete() -> None:
     assert [verb for verb in VERBS if f"[{verb}](#{verb})" not in table] == []
 
 
+def test_a_table_of_options_is_complete() -> None:
+    """Also what is said of `gemlet set`, which has no table. `--simulate` is said of all verbs at once."""
+    text = (ROOT / "docs/commands.md").read_text()
+    sections = {part.split("\n", 1)[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
+    tables = {verb for verb in VERBS if "| option | meaning |" in sections[verb]}
+    assert tables >= {"run", "plan", "serve", "load"}
+    missing = []
+    for verb in sorted({*tables, "set"}):
+        found = Verbs().get_command(click.Context(command), verb)
+        assert found is not None
+        for parameter in found.params:
+            names = {*parameter.opts, *parameter.secondary_opts} - {"--simulate"}
+            hidden = isinstance(parameter, click.Argument) or getattr(parameter, "hidden", False)
+            if names and not hidden and not any(name in sections[verb] for name in names):
+                missing.append(f"gemlet {verb} {max(names, key=len)}")
+    assert missing == []
+
+
 def test_the_index_names_every_document() -> None:
     indexes = (ROOT / "docs").rglob("README.md")
     listed = {(index.parent / link).resolve() for index in indexes for link in LINK.findall(index.read_text())}

@@ -180,6 +180,12 @@ def test_no_other_module_lists_the_fields() -> None:
     assert guilty == []
 
 
+def test_a_maximum_of_0_says_what_it_does():
+    """In whatever a person is told: by run, set and explain."""
+    (_, said) = (text for _, text in group_fields.phrases({"min": 0.0, "max": 0.0}))
+    assert said == "up to 0% (its work waits until `gemlet set` raises it)"
+
+
 def test_sentences_leave_out_what_is_at_its_default() -> None:
     said = [text for _, text in group_fields.phrases({"min": 0.3, "max": 1.0, "weight": 2.0, "users": []})]
     assert said == ["30% guaranteed", "up to 100%", "weight 2"]

@@ -65,9 +65,9 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     device.page.load(std::memory_order_acquire)->launches.store(device.pacer.launches(), std::memory_order_relaxed);
     if (reason == StopReason::kIdle) m.value = device.paused_ns.load(std::memory_order_relaxed);
     if (is_unused(device, *device.page.load(std::memory_order_acquire), epoch)) m.flags = wire::kUnused;
-    // A holder that is stopped in the middle of its work will request the token again. The same message says so,
-    // lest the daemon believe the next holder to be alone. The same holds for a thread that waits for memory, for
-    // which a turn ends.
+    // A holder that is stopped in the middle of its work will request the token again. The same message says so;
+    // otherwise the daemon would believe the next holder to be alone. This also holds for a thread that waits for
+    // memory, for which a turn ends.
     bool wants =
         reason == StopReason::kDeadline || reason == StopReason::kRevoked || device.awaiting_memory.load() > 0;
     if (wants) {
@@ -368,7 +368,8 @@ bool wait_for_token(Device& device) {
         uint32_t epoch = wire::token_epoch(word);
         switch (wire::token_state(word)) {
             case TokenState::kRun:
-                // A thread that only woke up late begins its turn, lest one that always does never runs.
+                // A thread that only woke up late begins its turn: otherwise one that always wakes up late would
+                // never run.
                 if (is_long_over(page)) {
                     stop_holding(device, StopReason::kDeadline, 0);
                     continue;

@@ -116,10 +116,57 @@ void examine(Mover& m, std::unique_lock<std::mutex>& lock) {
     } while (true);
 }
 
-CUevent take_event(Mover& m) {
+// Starts a copy and puts it into the window, which has room.
+CUresult begin_copy(Mover& m, Chunk& chunk, std::deque<Copy>& window, bool out, uint64_t place) {
     CUevent event = m.streams.events.back();
     m.streams.events.pop_back();
-    return event;
+    const CUresult result = start_copy(m, chunk, out, event);
+    if (result == CUDA_SUCCESS)
+        window.push_back({&chunk, event, place});
+    else
+        m.streams.events.push_back(event);
+    return result;
+}
+
+// Finds pinned host memory for a chunk that goes out. False with an error in `result`, or if `mutex` was released
+// meanwhile: then the chunk may have been freed, and the caller chooses anew.
+bool has_place(Mover& m, Chunk& chunk, std::unique_lock<std::mutex>& lock, CUresult& result) {
+    SwapSpace& space = m.space;
+    if (chunk.slot == kNoSlot) {
+        const auto slot = space.arena.take(chunk.bytes);
+        if (!slot) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            return false;
+        }
+        chunk.slot = *slot;
+    }
+    if (space.arena.pinned(chunk.slot)) return true;
+    // What the daemon promised is enough, if chunks that are here let go of their places.
+    const uint64_t promised = space.page.load()->host.load(std::memory_order_relaxed);
+    if (space.arena.taken_bytes() >= host_side(promised) && take_place_of_another(m, chunk)) return false;
+    const uint64_t slot = chunk.slot;
+    chunk.busy = true;
+    lock.unlock();
+    const CUresult pinned = space.arena.pin(slot);
+    lock.lock();
+    chunk.busy = false;
+    space.copied.notify_all();
+    if (pinned != CUDA_SUCCESS && !take_place_of_another(m, chunk)) {
+        if (pinned == CUDA_ERROR_OUT_OF_MEMORY) say_no_memory(space);
+        result = pinned;
+    }
+    return false;
+}
+
+// `recorded`: how many copies before it took a place for fingerprints.
+CUresult begin_copy_out(Mover& m, Chunk& chunk, std::deque<Copy>& window, uint64_t& recorded) {
+    if (!chunk.planned) chunk.plan();
+    uint64_t place = kNoPlace;
+    if (chunk.record) {
+        place = recorded++ % kWindow * kPlacesEach;
+        if (!m.fingerprinter.start(chunk.address, chunk.bytes, place, m.streams.out)) place = kNoPlace;
+    }
+    return begin_copy(m, chunk, window, true, place);
 }
 
 }  // namespace
@@ -155,12 +202,16 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
     SwapSpace& space = m.space;
     std::deque<Copy> window;
     CUresult result = CUDA_SUCCESS;
-    uint64_t leaving = 0;  // bytes of the copies under way
-    uint64_t recorded = 0;
+    uint64_t leaving = 0;   // bytes of the copies under way
+    uint64_t recorded = 0;  // copies whose fingerprints are taken
     const auto give_up = [&](Chunk& chunk) {
         CUresult failed = vacate(space, chunk);
         if (failed == CUDA_SUCCESS) space.dropped += chunk.bytes - chunk.copied_bytes;
         if (failed != CUDA_SUCCESS) result = failed;
+    };
+    const auto copied = [&](Chunk& done) {
+        done.copied();
+        space.moved_out += bytes_of(done.to_copy);
     };
     space.ever_moved.store(true);
     examine(m, lock);
@@ -173,52 +224,15 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
             continue;
         }
         if (chunk && window.size() < kWindow) {
-            if (chunk->slot == kNoSlot) {
-                const auto slot = space.arena.take(chunk->bytes);
-                if (!slot) {
-                    result = CUDA_ERROR_OUT_OF_MEMORY;
-                    break;
-                }
-                chunk->slot = *slot;
-            }
-            if (!space.arena.pinned(chunk->slot)) {
-                // What the daemon promised is enough, if chunks that are here let go of their places.
-                const uint64_t promised = space.page.load()->host.load(std::memory_order_relaxed);
-                if (space.arena.taken_bytes() >= host_side(promised) && take_place_of_another(m, *chunk)) continue;
-                const uint64_t slot = chunk->slot;
-                chunk->busy = true;
-                lock.unlock();
-                const CUresult pinned = space.arena.pin(slot);
-                lock.lock();
-                chunk->busy = false;
-                space.copied.notify_all();
-                if (pinned != CUDA_SUCCESS && !take_place_of_another(m, *chunk)) {
-                    if (pinned == CUDA_ERROR_OUT_OF_MEMORY) say_no_memory(space);
-                    result = pinned;
-                }
-                continue;  // it may have been freed meanwhile
-            }
-            if (!chunk->planned) chunk->plan();
-            uint64_t place = kNoPlace;
-            if (chunk->record) {
-                place = recorded++ % kWindow * kPlacesEach;
-                if (!m.fingerprinter.start(chunk->address, chunk->bytes, place, m.streams.out)) place = kNoPlace;
-            }
-            CUevent event = take_event(m);
-            result = start_copy(m, *chunk, true, event);
-            if (result != CUDA_SUCCESS) {
-                m.streams.events.push_back(event);
-                break;
-            }
-            leaving += chunk->bytes;
-            window.push_back({chunk, event, place});
+            if (!has_place(m, *chunk, lock, result)) continue;
+            result = begin_copy_out(m, *chunk, window, recorded);
+            if (result == CUDA_SUCCESS) leaving += chunk->bytes;
             continue;
         }
         if (window.empty()) break;
         leaving -= window.front().chunk->bytes;
         CUresult failed = finish_copy(m, window, lock, true, [&](Chunk& done) {
-            done.copied();
-            space.moved_out += bytes_of(done.to_copy);
+            copied(done);
             if (!done.leaving) give_up(done);
         });
         if (failed != CUDA_SUCCESS) result = failed;
@@ -226,10 +240,7 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
         space.tell(wire::MessageType::kMoved);
     }
     while (!window.empty()) {
-        CUresult failed = finish_copy(m, window, lock, true, [&](Chunk& done) {
-            done.copied();
-            space.moved_out += bytes_of(done.to_copy);
-        });
+        CUresult failed = finish_copy(m, window, lock, true, copied);
         if (failed != CUDA_SUCCESS && result == CUDA_SUCCESS) result = failed;
     }
     return result;
@@ -252,13 +263,8 @@ CUresult move_in(Mover& m, std::unique_lock<std::mutex>& lock) {
             result = bring(space, *chunk);
             if (result != CUDA_SUCCESS) break;
             if (!chunk->needs_copy_in()) continue;
-            CUevent event = take_event(m);
-            result = start_copy(m, *chunk, false, event);
-            if (result != CUDA_SUCCESS) {
-                m.streams.events.push_back(event);
-                break;
-            }
-            window.push_back({chunk, event, kNoPlace});
+            result = begin_copy(m, *chunk, window, false, kNoPlace);
+            if (result != CUDA_SUCCESS) break;
             continue;
         }
         if (window.empty()) break;

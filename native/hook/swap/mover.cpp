@@ -3,6 +3,7 @@
 #include "hook/swap/mover.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
@@ -38,21 +39,93 @@ void open_gate(SwapSpace& space) {
     space.tell(wire::MessageType::kMoved);
 }
 
-// How long to rest; 0: there is more to do.
-uint64_t move(Mover& m) {
+uint64_t rest_after_refusal(Mover& m) {
+    m.retry = std::clamp(m.retry * 2, kRetryFirst, kRetryMost);
+    return m.retry;
+}
+
+// The number of the order that the client last said it follows.
+uint32_t order_seen(const SwapSpace& space) {
+    return space.page.load()->seen.load(std::memory_order_relaxed);
+}
+
+// With `mutex`: the daemon waits for the client to follow a new order, also where nothing has to move for it.
+void tell_if_order_is_new(SwapSpace& space, uint32_t seen_before) {
+    if (order_seen(space) != seen_before) space.tell(wire::MessageType::kMoved);
+}
+
+// With `mutex`.
+void publish_and_tell(SwapSpace& space) {
+    space.publish();
+    space.tell(wire::MessageType::kMoved);
+}
+
+// While the program runs on: the host memory for what will move, because making it takes longer than copying, and
+// because the program must not stop if the system has no memory. Returns how long to rest; no value: there is enough.
+std::optional<uint64_t> prepare_host(Mover& m, uint64_t bytes) {
+    SwapSpace& space = m.space;
+    if (launch_state.captures.load() != 0) return kRestClosed;
+    const auto offset = space.arena.to_pin(bytes);
+    if (!offset) return std::nullopt;
+    const CUresult result = space.arena.pin(*offset);
+    if (result == CUDA_SUCCESS) return kBetween;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) say_no_memory(space);
+    return rest_after_refusal(m);
+}
+
+// More is on the device than allowed: `bytes` of host memory, then the program stops, then chunks leave. In a
+// context.
+uint64_t step_out(Mover& m, uint64_t bytes) {
+    SwapSpace& space = m.space;
+    if (!space.gate.closed())
+        if (const auto rest = prepare_host(m, bytes)) return *rest;
+    if (!stop_program(m)) return launch_state.captures.load() != 0 ? kRestClosed : rest_after_refusal(m);
+    m.fingerprinter.ready();  // loads its kernel the first time
+    std::unique_lock lock(space.mutex);
+    publish_and_tell(space);
+    const CUresult result = move_out(m, lock);
+    publish_and_tell(space);
+    lock.unlock();
+    take_note(m, result);
+    if (result != CUDA_SUCCESS) return rest_after_refusal(m);
+    m.retry = 0;
+    return 0;
+}
+
+// The program is stopped, and there may be room: chunks come back, and once all are here it goes on. In a context.
+uint64_t step_in(Mover& m, CUcontext context, uint64_t movable, uint32_t seen_before) {
+    SwapSpace& space = m.space;
+    std::unique_lock lock(space.mutex);
+    const CUresult result = move_in(m, lock);
+    space.publish();
+    if (result != CUDA_SUCCESS) {
+        lock.unlock();
+        take_note(m, result);
+        return rest_after_refusal(m);
+    }
+    m.retry = 0;
+    m.dead = 0;
+    if (space.mapped > space.limit) return 0;
+    if (space.all_resident()) {
+        open_gate(space);
+        return 0;
+    }
+    tell_if_order_is_new(space, seen_before);
+    const uint64_t rest = space.gate.closed() ? kRestClosed : kRestOpen;
+    lock.unlock();
+    return tend_host_side(m, context, movable, rest);
+}
+
+// Decides what to do next, and does it. Returns how long to rest; 0: there is more to do.
+uint64_t next_step(Mover& m) {
     if (is_barred()) return kRestOpen;
     SwapSpace& space = m.space;
     std::lock_guard using_driver(m.using_driver);
     std::unique_lock lock(space.mutex);
-    const uint32_t seen_before = space.page.load()->seen.load(std::memory_order_relaxed);
+    const uint32_t seen_before = order_seen(space);
     space.adopt_order();
-    CUcontext context = any_context(m);
+    const CUcontext context = any_context(m);
     const uint64_t movable = space.movable;
-    const auto rest = [&] { return space.gate.closed() ? kRestClosed : kRestOpen; };
-    const auto retry = [&] {
-        m.retry = std::clamp(m.retry * 2, kRetryFirst, kRetryMost);
-        return m.retry;
-    };
     if (space.broken) {
         if (space.gate.closed()) space.gate.open();
         return kRestOpen;
@@ -60,9 +133,7 @@ uint64_t move(Mover& m) {
     const bool too_much = space.mapped > space.limit;
     if (!too_much && !space.gate.closed()) {
         space.publish();
-        // The daemon must learn that the client follows the order.
-        if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before)
-            space.tell(wire::MessageType::kMoved);
+        tell_if_order_is_new(space, seen_before);
         lock.unlock();
         return tend_host_side(m, context, movable, kRestOpen);
     }
@@ -76,53 +147,9 @@ uint64_t move(Mover& m) {
     // Once there are streams, their context is used: kernels can go only to streams of their own context, and
     // loaded modules go away with it.
     ContextScope scope(m.streams.context ? m.streams.context : context);
-    if (!scope.ok()) return retry();
-    if (make_streams(m, context) != CUDA_SUCCESS) return retry();
-    if (too_much) {
-        // While the program runs on, because this takes longer than copying, and because the program must not stop
-        // if the system has no memory.
-        if (!space.gate.closed()) {
-            if (launch_state.captures.load() != 0) return kRestClosed;
-            if (const auto offset = space.arena.to_pin(to_go)) {
-                const CUresult result = space.arena.pin(*offset);
-                if (result == CUDA_SUCCESS) return kBetween;
-                if (result == CUDA_ERROR_OUT_OF_MEMORY) say_no_memory(space);
-                return retry();
-            }
-        }
-        if (!stop_program(m)) return launch_state.captures.load() != 0 ? kRestClosed : retry();
-        m.fingerprinter.ready();  // loads its kernel the first time
-        lock.lock();
-        space.publish();
-        space.tell(wire::MessageType::kMoved);
-        CUresult result = move_out(m, lock);
-        space.publish();
-        space.tell(wire::MessageType::kMoved);
-        lock.unlock();
-        take_note(m, result);
-        if (result != CUDA_SUCCESS) return retry();
-        m.retry = 0;
-        return 0;
-    }
-    lock.lock();
-    CUresult result = move_in(m, lock);
-    space.publish();
-    if (result != CUDA_SUCCESS) {
-        lock.unlock();
-        take_note(m, result);
-        return retry();
-    }
-    m.retry = 0;
-    m.dead = 0;
-    if (space.mapped > space.limit) return 0;
-    if (space.all_resident()) {
-        open_gate(space);
-        return 0;
-    }
-    if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before) space.tell(wire::MessageType::kMoved);
-    const uint64_t pause = rest();
-    lock.unlock();
-    return tend_host_side(m, context, movable, pause);
+    if (!scope.ok()) return rest_after_refusal(m);
+    if (make_streams(m, context) != CUDA_SUCCESS) return rest_after_refusal(m);
+    return too_much ? step_out(m, to_go) : step_in(m, context, movable, seen_before);
 }
 
 void* work(void* argument) {
@@ -132,7 +159,7 @@ void* work(void* argument) {
         wire::ResidencyPage& page = *m.space.page.load(std::memory_order_acquire);
         const uint32_t order = page.order.load(std::memory_order_acquire);
         const uint32_t nudges = m.space.nudges.load();
-        const uint64_t rest = move(m);
+        const uint64_t rest = next_step(m);
         if (rest && nudges == m.space.nudges.load()) futex_wait(page.order, order, rest);
     }
     return nullptr;

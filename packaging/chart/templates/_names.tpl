@@ -6,6 +6,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
+{{- /* Labels of the chart's own pods. The webhook must not be asked about them: before Kubernetes 1.21 namespaces have no label
+with their name, by which the others are left out, and a webhook that is down could never start again. */ -}}
+{{- define "gemlet.podLabels" -}}
+{{ include "gemlet.labels" . }}
+gemlet.dev/webhook: ignore
+{{- end -}}
+
 {{- define "gemlet.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}

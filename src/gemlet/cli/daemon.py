@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 @options.simulate
 @click.option(
     "--metrics-port",
-    type=click.IntRange(1, 65535),
+    type=options.Whole(1, 65535),
     metavar="PORT",
     help="Serve Prometheus metrics on this loopback port",
 )
 @click.option("--runtime-dir", type=click.Path(path_type=Path), help="Where the sockets go; one daemon per directory")
-@click.option("--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this long without use")
+@click.option("--idle-exit", type=options.Number(min=0.1), metavar="SECONDS", help="End after this long without use")
 @click.option("--no-history", is_flag=True, help="Record no history")
 @click.option("--take-over", is_flag=True, help="Replace the daemon that runs, while its programs run on")
-@click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write to when ready")
+@click.option("--ready-fd", type=options.Whole(), hidden=True, help="Descriptor to write to when ready")
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
 def command(
     *,

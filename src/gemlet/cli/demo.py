@@ -41,7 +41,7 @@ NEXT = "gemlet run --min 30% -- python train.py"
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=3),
+    type=options.Number(min=3),
     metavar="SECONDS",
     default=DEFAULT_SECONDS,
     show_default=True,
@@ -50,9 +50,7 @@ NEXT = "gemlet run --min 30% -- python train.py"
 @click.option(
     "--json", "as_json", is_flag=True, envvar="GEMLET_DEMO_JSON", help="Print the result as JSON, nothing live"
 )
-@click.option(
-    "--kernel-us", type=click.IntRange(20, 20000), default=KERNEL_MICROSECONDS, show_default=True, hidden=True
-)
+@click.option("--kernel-us", type=options.Whole(20, 20000), default=KERNEL_MICROSECONDS, show_default=True, hidden=True)
 @click.option("--no-top", is_flag=True, help="Do not end in `gemlet top`, even on a terminal")
 @options.simulate
 @click.pass_obj

@@ -28,7 +28,7 @@ POINTS = {"table": 24, "csv": 1000, "json": 1000}
     help="How far back: 90s, 2h, 7d; at most 90 days",
 )
 @click.option("--until", type=options.Duration(), default="0s", show_default=True, help="How long ago the period ends")
-@click.option("--points", type=click.IntRange(1, 4000), help="Most intervals; default: as many as fit")
+@click.option("--points", type=options.Whole(1, 4000), help="Most intervals; default: as many as fit")
 @options.output("table", "plot", "csv", "json")
 @options.simulate
 @click.pass_obj

@@ -21,8 +21,8 @@ SCHEMA = 1
 
 @click.command("infer")
 @click.argument("model", shell_complete=completion.models)
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Rows of a batch.")
-@click.option("--count", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many batches.")
+@click.option("--batch", type=options.Whole(1), default=1, show_default=True, metavar="N", help="Rows of a batch.")
+@click.option("--count", type=options.Whole(1), default=100, show_default=True, metavar="N", help="How many batches.")
 @click.option("--gap", type=options.Duration(), metavar="TIME", help="Mean time between the starts of batches.")
 @click.option("--poisson", is_flag=True, help="Draw the gaps of a Poisson process; without it they are equal.")
 @click.option("--sm", "share", type=options.Fraction(), default=1.0, metavar="SHARE", help="Share of the device's SMs.")
@@ -30,11 +30,13 @@ SCHEMA = 1
     "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True,
     help="What runs the model; `gemlet serve` has the same.",
 )  # fmt: skip
-@click.option("--device", type=click.IntRange(0), default=None, metavar="N", help="Index of the GPU.")
+@click.option("--device", type=options.Whole(0), default=None, metavar="N", help="Index of the GPU.")
 @click.option(
     "--shape", "shapes", multiple=True, metavar="INPUT:SIZES", help="Sizes of dimensions that are -1: tokens:128."
 )
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of inputs and gaps.")
+@click.option(
+    "--seed", type=options.Whole(), default=1, show_default=True, metavar="N", help="Seed of inputs and gaps."
+)
 @options.output("table", "json", "csv")
 @click.pass_obj
 def command(

@@ -28,7 +28,7 @@ SHARES_DIRECTORY_ENV = "GEMLET_KUBE_SHARES_DIRECTORY"  # of the option of `gemle
 CDI_DIRECTORY = click.option("--cdi-directory", type=DIRECTORY, default=CDI, show_default=True)
 OVERSUBSCRIBE = click.option(
     "--oversubscribe",
-    type=click.FloatRange(1, 8),
+    type=options.Number(1, 8),
     default=1.0,
     show_default=True,
     help="Offer each GPU's memory this many times; above 1, the daemon needs a capacity for each device",
@@ -51,7 +51,7 @@ def command() -> None:
 @command.command()
 @click.option("--node", envvar="NODE_NAME", required=True, help="Name of this node  [env: NODE_NAME]")
 @click.option("--face", type=click.Choice(FACES), default="slots", show_default=True, help="How GPUs are offered")
-@click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
+@click.option("--slots", type=options.Whole(1, 100), default=4, show_default=True, help="Slots of each GPU")
 @click.option(
     "--packing",
     type=click.Choice(("pack", "spread")),
@@ -84,7 +84,7 @@ def command() -> None:
 )
 @click.option("--kubelet-directory", type=DIRECTORY, default="/var/lib/kubelet", show_default=True)
 @CDI_DIRECTORY
-@click.option("--port", type=click.IntRange(1, 65535), help="Port of /metrics and /healthz")
+@click.option("--port", type=options.Whole(1, 65535), help="Port of /metrics and /healthz")
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
 @options.simulate
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
@@ -153,12 +153,12 @@ def agent(
 @command.command()
 @click.option("--certificates", type=DIRECTORY, required=True, help="Directory with tls.crt and tls.key, watched")
 @click.option("--face", type=click.Choice(FACES), default="slots", show_default=True, help="What annotations become")
-@click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
+@click.option("--slots", type=options.Whole(1, 100), default=4, show_default=True, help="Slots of each GPU")
 @click.option("--gpu-memory", type=options.Size(), help="Memory of the largest GPU, to refuse what can never fit")
 @OVERSUBSCRIBE
 @click.option(
     "--plain-compute",
-    type=click.IntRange(1, 100),
+    type=options.Whole(1, 100),
     default=100,
     show_default=True,
     help="Percent of time that a plain nvidia.com/gpu becomes, in namespaces whose pods are translated",
@@ -171,7 +171,7 @@ def agent(
 )
 @click.option("--allow-host-pid", is_flag=True, help="Admit pods with a share and hostPID, as simulated GPUs need it")
 @click.option("--address", default="0.0.0.0", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
+@click.option("--port", type=options.Whole(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
 def webhook(

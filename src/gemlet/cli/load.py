@@ -18,7 +18,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("-m", "--model", metavar="NAME", help="The model, if no file of demands is given.")
 @click.option("--rate", metavar="R", help="Requests/s: 200; or from:to:step, a run for each: 100:500:100.")
 @click.option("--steps", metavar="LIST", help="The rate from each moment on: 0s=100,10s=300.")
-@click.option("--swing", type=float, metavar="X", help="Vary the rate by this fraction, as a sinusoid.")
+@click.option("--swing", type=options.Number(), metavar="X", help="Vary the rate by this fraction, as a sinusoid.")
 @click.option("--period", metavar="TIME", default="60s", help="Period of --swing; default 60s.")
 @click.option("--trace", type=_FILE, help="Rates from a file: one a line (glet's flux format), or a CSV.")
 @click.option("--step", metavar="TIME", default="20s", help="How long each line of --trace lasts; default 20s.")
@@ -29,9 +29,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--arrivals", type=click.Choice(["poisson", "uniform", "gamma"]), help="Distribution of the gaps between requests."
 )
 @click.option(
-    "--variation", type=float, metavar="CV", help="Of gamma arrivals: standard deviation of the gaps over their mean."
+    "--variation",
+    type=options.Number(),
+    metavar="CV",
+    help="Of gamma arrivals: standard deviation of the gaps over their mean.",
 )
-@click.option("--times", type=float, default=1.0, metavar="X", help="Multiplies all rates.")
+@click.option("--times", type=options.Number(), default=1.0, metavar="X", help="Multiplies all rates.")
 @click.option("--duration", metavar="TIME", help="Length of each run; default: the file's, else 10s.")
 @click.option("--warmup", metavar="TIME", default="0s", help="Requests due before this are sent but not counted.")
 @click.option(
@@ -39,7 +42,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="TIME",
     help="With -o json: also report the requests of each interval of this length, such as 1s.",
 )
-@click.option("--batch", type=click.IntRange(1), default=1, metavar="N", help="Rows in each request; default 1.")
+@click.option("--batch", type=options.Whole(1), default=1, metavar="N", help="Rows in each request; default 1.")
 @click.option(
     "--shape",
     "shapes",
@@ -47,7 +50,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="INPUT:SIZES",
     help="Sizes of dimensions that are -1 in the metadata: tokens:128.",
 )
-@click.option("--seed", type=int, metavar="N", help="Seed of arrivals and tensors; default: the file's, else 1.")
+@click.option(
+    "--seed", type=options.Whole(), metavar="N", help="Seed of arrivals and tensors; default: the file's, else 1."
+)
 @click.option("--peak", is_flag=True, help="Find the highest rates at which --goal is reached.")
 @click.option(
     "--goal",
@@ -57,13 +62,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1),
+    type=options.Whole(1),
     metavar="N",
     help="Processes that generate load; default: as many as the rate needs.",
 )
 @click.option(
     "--connections",
-    type=click.IntRange(1),
+    type=options.Whole(1),
     default=512,
     metavar="N",
     help="Connections of each process, at most; default 512.",

@@ -38,7 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "jupyter": ("gemlet.cli.jupyter:command", "Make Jupyter kernels that run on a share"),
     "mps": ("gemlet.cli.mps:command", "Run programs side by side under NVIDIA MPS"),
     "daemon": ("gemlet.cli.daemon:command", "Run the daemon in the foreground"),
-    "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, unmanaged"),
+    "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, within their limits of memory"),
     "profile": ("gemlet.cli.profile:command", "Measure models on a GPU, for planning"),
     "plan": ("gemlet.cli.plan:command", "Place models with latency goals on gpu-lets"),
     "serve": ("gemlet.cli.serve:command", "Serve models with latency goals on gpu-lets"),
@@ -183,6 +183,8 @@ def _hint(error: click.UsageError) -> str | None:
         return own
     if isinstance(error, click.NoSuchOption) and error.option_name == "--socket":
         return "put it before the verb: gemlet --socket PATH " + error.ctx.command_path.partition(" ")[2]
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--simulate" and error.ctx.parent is None:
+        return "put it after the verb: gemlet status --simulate"
     if isinstance(error, click.NoSuchCommand) and error.command_name in OTHER_WORDS:
         return "did you mean " + " or ".join(f"`gemlet {verb}`" for verb in OTHER_WORDS[error.command_name]) + "?"
     what = "commands" if isinstance(error, click.NoSuchCommand) else "options"

@@ -54,7 +54,7 @@ def start(socket: str | None, *, force: bool, simulate: bool) -> None:
 @click.option(
     "-t",
     "--timeout",
-    type=click.IntRange(1, 86400),
+    type=options.Whole(1, 86400),
     metavar="SECONDS",
     help="Wait this long for programs, then end them",
 )

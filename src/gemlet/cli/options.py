@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -109,6 +110,51 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         return _parsed(_parse_duration, str(value), param, ctx)
+
+
+class Whole(click.IntRange):
+    """A whole number, maybe with bounds, whose error says in words what was expected."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            raise _not_a("whole number", value, self, param, ctx) from None
+
+    def _describe_range(self) -> str:  # click's name: what the help says of the bounds
+        return _bounds(self)
+
+
+class Number(click.FloatRange):
+    """As Whole, of any number. NaN, which to click is within all bounds, is within none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = super().convert(value, param, ctx)
+        except click.BadParameter:
+            raise _not_a("number", value, self, param, ctx) from None
+        if math.isnan(number) and self.min is not None:
+            raise _not_a("number", value, self, param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return _bounds(self)
+
+
+def _bounds(number: Whole | Number) -> str:
+    if number.min is None:
+        return ""
+    return f"from {number.min:g} to {number.max:g}" if number.max is not None else f"{number.min:g} or more"
+
+
+def _not_a(
+    kind: str, value: object, number: Whole | Number, param: click.Parameter | None, ctx: click.Context | None
+) -> BadValue:
+    expected = _bounds(number) or f"a {kind}"
+    example = 1 if number.min is None else number.min
+    return BadValue(
+        f"{str(value)!r} is not a valid {kind}: expected {expected}", f"write one such as {example:g}", param, ctx
+    )
 
 
 class Gpus(click.ParamType[Any]):

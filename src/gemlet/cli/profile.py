@@ -24,7 +24,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command("profile")
 @click.argument("models", nargs=-1, metavar="[MODELS...]", shell_complete=completion.models)
 @click.option("-o", "--output", type=_FILE, help="Profile file; an existing one is continued.")
-@click.option("--device", type=click.IntRange(0), default=0, show_default=True, help="Index of the GPU.")
+@click.option("--device", type=options.Whole(0), default=0, show_default=True, help="Index of the GPU.")
 @click.option(
     "--budget",
     type=options.Seconds(),

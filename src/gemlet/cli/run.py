@@ -194,8 +194,6 @@ def _who(joined: dict[str, Any]) -> str:
 
 
 def _phrase(field: GroupField, phrase: str, joined: dict[str, Any]) -> str:
-    if field.name == "max" and joined["granted"]["max"] == 0:
-        return phrase + " (the program waits until `gemlet set` raises it)"
     if field.name == "sm" and not joined.get("sm_in_force"):
         return phrase + " (not in force: not under MPS)"
     return phrase
@@ -211,8 +209,17 @@ def find_program(name: str) -> str:
         hint = f"chmod +x {typed_command.quoted(name)}, or run it with its interpreter"
         raise NotExecutable(f"{name} is not executable", hint=hint)
     if os.path.isdir(name):  # noqa: PTH112
-        raise NotExecutable(f"{name} is a directory")
-    raise NotFound(f"{name} is not found", hint="check the spelling and PATH")
+        raise NotExecutable(f"{name} is a directory", hint="name a program in it")
+    raise NotFound(f"{name} is not found", hint=_hint_of_missing(name))
+
+
+def _hint_of_missing(name: str) -> str:
+    if os.path.isfile(name):  # noqa: PTH113  found here, but not on PATH
+        return f"write {typed_command.quoted(f'./{name}')}, or its interpreter before it"
+    words = name.split()
+    if len(words) > 1 and any(loading.on_path(words[0], os.environ)):
+        return f"leave out the quotes: -- {name}"
+    return "check the spelling and PATH"
 
 
 def unlimited(name: str, path: str, base: Mapping[str, str], *, strict: bool) -> str | None:

@@ -102,7 +102,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 )
 @click.option(
     "--max-connections",
-    type=click.IntRange(1),
+    type=options.Whole(1),
     default=4096,
     show_default=True,
     help="Most connections of each protocol.",

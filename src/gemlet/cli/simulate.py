@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemlet.cli import completion, example, options
+from gemlet.errors import InvalidValue, UsageError
 
 if TYPE_CHECKING:
     from gemlet.simulate.report import Report
@@ -39,7 +40,7 @@ def _table(report: Report) -> str:
             number(group.slowest, "{:.1%}"),
             f"{group.used:.1%}",
             f"{group.charged:.1%}",
-            number(group.shortfall, "-{:.1%}"),
+            number(group.shortfall, "-{:.1%}").replace("-0.0%", "0.0%"),
             f"{group.peak:.1%}",
             str(group.grants),
             number(group.wait_p50, "{:.2f} ms"),
@@ -132,18 +133,31 @@ def command(
     The arbiter is the real one; device and programs are modelled, and no GPU is used. With --serve it plans for the
     models of a demand file (docs/serving/plan.md) and shows how they would be served.
     """
-    import dataclasses
-    import json
-
-    from gemlet.config.quantities import SECOND, parse_duration
-    from gemlet.errors import InvalidValue, UsageError
-    from gemlet.model import POLICIES
-    from gemlet.simulate.engine import NO_ARBITER, Engine, run_alone
-    from gemlet.simulate.report import summarize
-    from gemlet.simulate.workload import load
-
     if (workload is None) == (serve is None):
         raise UsageError("name one file: a workload, or --serve and a demand file", hint="see `gemlet simulate -h`")
+    length = _length(duration)
+    if workload is not None:
+        if peak or replan or spread != "profile" or any(each is not None for each in (given, profiles, gpus)):
+            raise UsageError(
+                "--gpus, --peak, --plan, --profiles, --replan and --spread go with --serve",
+                hint="leave them out, or give --serve and a demand file",
+            )
+        _share(workload, policy=policy, length=length, output=output)
+        return
+    assert serve is not None
+    if replan and (peak or given is not None):
+        raise UsageError(
+            "--replan makes its own plans: --peak and --plan do not go with it", hint="leave one or the other out"
+        )
+    _serve(
+        serve, given=given, peak=peak, replan=replan, output=output,
+        profiles=profiles, gpus=gpus, spread=spread, policy=policy, length=length,
+    )  # fmt: skip
+
+
+def _length(duration: str | None) -> int | None:
+    from gemlet.config.quantities import parse_duration
+
     try:
         length = parse_duration(duration) if duration is not None else None
     except InvalidValue as error:
@@ -152,29 +166,19 @@ def command(
         raise UsageError(
             f"--duration: {duration} is not a valid length: expected more than 0", hint="write --duration 5s"
         )
-    if serve is not None:
-        from gemlet.cli import simulate_serving
-        from gemlet.simulate.serving import simulator
+    return length
 
-        seconds = length / SECOND if length is not None else None
-        differ = simulator.MEASURED if spread == "measured" else simulator.EVEN
-        if replan:
-            from gemlet.cli import simulate_replanning
 
-            if peak or given is not None:
-                raise UsageError("--replan makes its own plans: --peak and --plan do not go with it")
-            simulate_replanning.run(
-                serve, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds, output=output
-            )
-            return
-        simulate_serving.run(
-            serve, given=given, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds,
-            find_peak=peak, output=output,
-        )  # fmt: skip
-        return
-    assert workload is not None
-    if peak or replan or spread != "profile" or any(each is not None for each in (given, profiles, gpus)):
-        raise UsageError("--gpus, --peak, --plan, --profiles, --replan and --spread go with --serve")
+def _share(workload: Path, *, policy: str | None, length: int | None, output: str) -> None:
+    """What the groups of a workload get of one device."""
+    import dataclasses
+    import json
+
+    from gemlet.model import POLICIES
+    from gemlet.simulate.engine import NO_ARBITER, Engine, run_alone
+    from gemlet.simulate.report import summarize
+    from gemlet.simulate.workload import load
+
     spec = load(workload)
     if policy is not None:
         if policy not in {*POLICIES, NO_ARBITER}:
@@ -192,3 +196,34 @@ def command(
     alone = [run_alone(spec, client.number) for client in outcome.clients]
     report = summarize(outcome, spec.policy, alone)
     click.echo(json.dumps(report.as_dict(), indent=2) if output == "json" else _table(report))
+
+
+def _serve(
+    demands: Path,
+    *,
+    given: Path | None,
+    peak: bool,
+    replan: bool,
+    profiles: Path | None,
+    gpus: Any,
+    spread: str,
+    policy: str | None,
+    length: int | None,
+    output: str,
+) -> None:
+    """How the models of a demand file are served."""
+    from gemlet.cli import simulate_replanning, simulate_serving
+    from gemlet.config.quantities import SECOND
+    from gemlet.simulate.serving import simulator
+
+    seconds = length / SECOND if length is not None else None
+    differ = simulator.MEASURED if spread == "measured" else simulator.EVEN
+    if replan:
+        simulate_replanning.run(
+            demands, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds, output=output
+        )
+    else:
+        simulate_serving.run(
+            demands, given=given, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds,
+            find_peak=peak, output=output,
+        )  # fmt: skip

@@ -18,7 +18,7 @@ STOP_SECONDS = 5.0
 @options.simulate
 @click.pass_obj
 def command(socket: str | None, simulate: bool) -> None:
-    """Stop the daemon; programs run on, unmanaged.
+    """Stop the daemon; programs run on, within their limits of memory.
 
     \b
     gemlet stop

@@ -57,12 +57,16 @@ def render(field: GroupField, value: Any) -> str:
     return toml_values.render_text(value) if field.kind is Kind.CHOICE else repr(value)
 
 
+PAUSES = " (its work waits until `gemlet set` raises it)"  # what a maximum of 0 means
+
+
 def phrases(values: Mapping[str, Any], *, also: Collection[str] = ("min", "max")) -> Iterator[tuple[GroupField, str]]:
     """What ``values`` grant, a phrase for each field that is in ``also`` or not at its default."""
     for name, field in GROUP_FIELDS.items():
         value = values.get(name, field.default)  # a daemon of another version may not know the field
         if name in also or not (value == field.default or (field.kind is Kind.NAMES and not value)):
-            yield field, field.column.phrase.format(shown(field, value))
+            phrase = field.column.phrase.format(shown(field, value))
+            yield field, phrase + PAUSES if name == "max" and value == 0 else phrase
 
 
 def shown(field: GroupField, value: Any) -> str:

@@ -112,14 +112,16 @@ def parse_size(text: str) -> int:
     The suffixes are Gemini's. Unlike with Gemini, case does not matter and a decimal fraction is welcome as long as it
     comes to a whole number of bytes: a limit is enforced to the byte, so it is never rounded behind the user's back.
     """
-    match = _SIZE.fullmatch(text.strip())
+    stripped = text.strip()
+    match = _SIZE.fullmatch(stripped)
     if match is None or not (match["whole"] or match["fraction"]):
-        raise _not_a("size", text, _SIZE_EXPECTED, "write a size such as 8GiB, 500MB or 1024", negative="no limit")
+        part = "not a part of the device but " if _PERCENT.fullmatch(stripped) else ""
+        raise _not_a("size", text, _SIZE_EXPECTED, f"write {part}a size such as 8GiB or 500MB", negative="no limit")
     size, rest, _ = _scaled(match, _BYTES[(match["unit"] or "").lower()])
     if rest:
         raise InvalidValue(
             f"{_quoted(text)} is not a whole number of bytes: expected one without a fraction",
-            hint=f"write {size} or {size + 1}",
+            hint=f"write {size} or {size + 1}" + ("" if match["unit"] else f", or add a unit, such as {stripped}GiB"),
         )
     return check_size(size)
 

@@ -69,4 +69,5 @@ def write_text(path: Path, text: str) -> None:
             beside.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", path=str(path)) from None
+        hint = "check its permissions, those of its directory, and the room on the disk"
+        raise ConfigError(f"cannot be written: {error.strerror}", path=str(path), hint=hint) from None

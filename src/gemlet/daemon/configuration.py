@@ -96,4 +96,5 @@ def _make_directory(path: str) -> None:
     try:
         Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"its directory cannot be made: {error.strerror}", path=path) from None
+        hint = "start the daemon with a file that it may write: `gemlet daemon --config FILE`"
+        raise ConfigError(f"its directory cannot be made: {error.strerror}", path=path, hint=hint) from None

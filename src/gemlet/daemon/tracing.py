@@ -15,6 +15,7 @@ import msgspec
 from gemlet.daemon.protocol import TRACE_SCHEMA
 from gemlet.decoding import convert
 from gemlet.errors import Refused
+from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from gemlet.daemon.native import Server
@@ -84,7 +85,7 @@ async def read(
     if not where:
         raise Refused(
             f"no program of group {asked.group} has used a device lately",
-            hint="name a group that `gemlet status` lists",
+            hint=f"name a group that `{command('status', simulated=simulated)}` lists",
         )
     beside = {client.client: client for client in known if client.device in where}
     end, _ = server.trace_at(NEVER)

@@ -15,7 +15,7 @@ from gemlet import own_memory, paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
 from gemlet.kube import api_server, host, http_pages, inventory, kubelet_checkpoint, placement, slices
-from gemlet.kube.book import NotWithheld, ShareBook
+from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import DaemonLink
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
 from gemlet.kube.dra import DraDriver
@@ -28,6 +28,7 @@ from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.pod_resources import PodResources
 from gemlet.kube.pods import PodFollower
 from gemlet.kube.reaper import Reaper
+from gemlet.kube.withholding import NotWithheld
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Protocol
 from gemlet.errors import DaemonError, DaemonUnreachable, GemletError, Refused
 from gemlet.kube import cdi, checkpoint, names, strangers
 from gemlet.kube.daemon_link import terms
-from gemlet.kube.edits import Edits, Host, share_directory, share_edits, withheld_mark
+from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
 from gemlet.kube.retries import Retries
+from gemlet.kube.withholding import NotWithheld, Withholding, for_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -40,15 +41,10 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0  # for the processes of a pod that has just ended to be gone from the daemon's books
 CLOSE_STEP_SECONDS = 0.05
-_BEFORE = ""  # in the place of the pods for which the agent before withheld a share
 
 
 class NoRoom(GemletError):
     """The GPUs have less left than a share is to have: others have it, or one has not been closed yet."""
-
-
-class NotWithheld(GemletError):
-    """A share is to be withheld from new containers, and its CDI file cannot be removed or its mark not be made."""
 
 
 class Daemon(Protocol):
@@ -81,8 +77,7 @@ class ShareBook:
         self.unaccounted = set(loaded.unaccounted) - set(self.shares)
         if loaded.damage is not None:
             self._keep_all(loaded.damage)
-        # From new containers, by share: uids of the pods for which it is.
-        self._withheld = {share_id: {_BEFORE} for share_id in self.shares if self._is_marked(share_id)}
+        self._withheld = Withholding(host.shares, cdi_directory, self.shares)
         self._clock = clock
         self._retries = Retries()  # of shares that could not be restored, and of what is nobody's and stays
         self._before: dict[str, Amounts] = {}  # granted to those that are being changed
@@ -182,60 +177,40 @@ class ShareBook:
     def withhold(self, share_id: str, pod: str) -> None:
         """Lets no container start in the share of a claim while there is the pod with that uid. Raises `NotWithheld`,
         and then it is one of `not_withheld` until `withhold_again` or `restore` has succeeded."""
-        self._withheld.setdefault(share_id, set()).add(pod)
-        self._withhold(share_id)
+        self._withheld.add(share_id, pod)
 
     def withheld(self) -> set[str]:
         """The shares in which no container may start."""
-        return (self._withheld.keys() & self.shares.keys()) | self.not_restored()
+        return (self._withheld.shares() & self.shares.keys()) | self.not_restored()
 
     def not_withheld(self) -> set[str]:
         """Those of them in which one could start all the same: now, or after the next start of an agent."""
-        return {
-            each
-            for each in self.withheld()
-            if cdi.is_there(self._cdi, each) or (each in self._withheld and not self._is_marked(each))
-        }
+        return {share_id for share_id in self.withheld() if not self._withheld.holds(share_id)}
 
     def withhold_again(self) -> None:
         """Tries again what `withhold` and `restore` have failed to withhold. Raises the first `NotWithheld`."""
-        failed = []
-        for share_id in sorted(self.not_withheld()):
-            try:
-                self._withhold(share_id)
-            except NotWithheld as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
+        for_all(self._withheld.enforce, sorted(self.not_withheld()))
 
     def withheld_from(self, pod: str) -> set[str]:
         """The shares that are withheld because of the pod with that uid."""
-        return {share_id for share_id, pods in self._withheld.items() if pod in pods}
+        return self._withheld.of(pod)
 
     def pods_denied(self) -> set[str]:
         """The uids of all pods for which a share is withheld."""
-        return set().union(*self._withheld.values()) - {_BEFORE}
+        return self._withheld.pods()
 
     def release(self, share_id: str, pod: str) -> None:
         """Undoes `withhold` for one pod. Raises OSError."""
-        pods = self._withheld.get(share_id, set())
-        pods.discard(pod)
-        if pods or self._withheld.pop(share_id, None) is None or share_id not in self.shares:
-            return
-        if share_id not in self.not_restored():  # else it has its file again when it is
-            self._write_file(self.shares[share_id])
+        if self._withheld.remove(share_id, pod):
+            self._give_file_back(share_id)
 
     def release_unseen(self) -> None:
         """Undoes what an agent before this one withheld, now that every pod has been looked at. Raises the first
         OSError."""
-        failed = []
-        for share_id in list(self._withheld):
-            try:
-                self.release(share_id, _BEFORE)
-            except OSError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
+        for_all(
+            self._give_file_back,
+            [share_id for share_id in self._withheld.shares() if self._withheld.remove_unseen(share_id)],
+        )
 
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
@@ -283,7 +258,7 @@ class ShareBook:
         else, as after `gemlet set`, or by a daemon that found an older file of its own."""
         waiting = self._retries.waiting(self._clock())
         shares = [share for share in self.shares.values() if share.id not in waiting]
-        with_file = {share.id for share in shares if share.claim is not None} - self._withheld.keys()
+        with_file = {share.id for share in shares if share.claim is not None} - self._withheld.shares()
         wanted = {share.group: terms(share, self._device(share)) for share in shares}
         left_alone = {self.shares[share_id].group for share_id in waiting & self.shares.keys()}
         there = {group: promised for group, promised in groups.items() if group not in left_alone}
@@ -291,7 +266,7 @@ class ShareBook:
             not (wanted.items() <= there.items() if self.unaccounted else wanted == there)
             or self._retries.due(self._clock())
             or self._unsure - waiting
-            or any(self._is_marked(share_id) for share_id in with_file)
+            or any(self._withheld.is_marked(share_id) for share_id in with_file)
             or not strangers.names_there(self.host.shares, self._cdi) <= self.shares.keys() | self.unaccounted | waiting
             or not with_file <= cdi.share_ids(self._cdi)
             or not all(_is_socket(Path(self.socket(share.id))) for share in shares)
@@ -310,12 +285,6 @@ class ShareBook:
             self._there[share_id] -= 1
             if not self._there[share_id]:
                 del self._there[share_id], self._locks[share_id]
-
-    def _mark(self, share_id: str) -> Path:
-        return Path(withheld_mark(self.host.shares, share_id))
-
-    def _is_marked(self, share_id: str) -> bool:
-        return cdi.may_be_there(self._mark(share_id))
 
     def _device(self, share: Share) -> int | None:
         single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
@@ -343,7 +312,7 @@ class ShareBook:
         failed = None
         if share.id in self._withheld:  # first: that the daemon answers is not needed for it
             try:
-                self._withhold(share.id)
+                self._withheld.enforce(share.id)
             except NotWithheld as error:
                 failed = error  # and who starts in it all the same is held to it
         device = self._device(share)
@@ -364,23 +333,14 @@ class ShareBook:
         if failed is not None:
             raise failed
 
-    def _withhold(self, share_id: str) -> None:
-        try:
-            try:
-                if share_id in self._withheld:  # the next agent tries itself what this one could not restore
-                    self._mark(share_id).touch()
-            finally:  # the file must go all the same: a mark is for the next agent
-                cdi.remove(self._cdi, share_id)
-        except OSError as error:
-            raise NotWithheld(
-                f"the share {share_id} cannot be withheld from new containers: {error}",
-                hint=f"let the agent write in {self._cdi} and {self.host.shares} of this node",
-            ) from error
-
     def _write_file(self, share: Share) -> None:
         if share.id not in self._withheld:
-            self._mark(share.id).unlink(missing_ok=True)
+            self._withheld.unmark(share.id)
             cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share)))
+
+    def _give_file_back(self, share_id: str) -> None:
+        if share_id in self.shares and share_id not in self.not_restored():  # else it has it again when it is restored
+            self._write_file(self.shares[share_id])
 
     def _keep_all(self, damage: str) -> None:
         # Raises OSError: were the next save the only checkpoint there is, nobody could tell what was lost.
@@ -408,7 +368,7 @@ class ShareBook:
         # One that is in the way of another is closed for that one, maybe while its pod's end closes it, too.
         if self.shares.get(share_id) is share:
             del self.shares[share_id]
-            self._withheld.pop(share_id, None)
+            self._withheld.forget(share_id)
             self._retries.succeeded(share_id)
         await self._save()
 

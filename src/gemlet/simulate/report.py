@@ -64,18 +64,6 @@ def percentile(values: Sequence[float], q: float) -> float | None:
     return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
 
 
-def fill_bins(spans: Sequence[tuple[int, int]], duration: int) -> list[int]:
-    """How much of each bin of BIN nanoseconds is covered by ``spans``."""
-    bins = [0] * -(-duration // BIN)
-    for start, end in spans:
-        at = start
-        while at < min(end, duration):
-            stop = min((at // BIN + 1) * BIN, end, duration)
-            bins[at // BIN] += stop - at
-            at = stop
-    return bins
-
-
 def windows(bins: Sequence[int]) -> list[int]:
     """Sums over every second that starts with a bin."""
     width = SECOND // BIN

@@ -133,6 +133,11 @@ def test_an_option_of_all_verbs_stands_before_the_verb(capsys):
     assert "hint: put it before the verb: gemlet --socket PATH mps status\n" in capsys.readouterr().err
 
 
+def test_the_simulated_machine_is_asked_for_after_the_verb(capsys):
+    assert main.run(["--simulate", "status"]) == 2
+    assert "put it after the verb: gemlet status --simulate" in capsys.readouterr().err
+
+
 def test_all_errors_of_a_file_are_printed(capsys, tmp_path):
     path = tmp_path / "gemlet.toml"
     path.write_text("[groups.a]\nmin = 30\nmemroy = 1\n")
@@ -250,6 +255,43 @@ def test_the_hint_without_a_daemon_is_for_the_machine_that_was_meant(tmp_path, m
 def test_an_invalid_time(capsys, arguments):
     assert main.run(arguments) == 2
     assert "is not a number of seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "hint"),
+    [
+        (["demo", "--seconds", "0"], "'0' is not a valid number: expected 3 or more", "write one such as 3"),
+        (["demo", "--seconds", "soon"], "'soon' is not a valid number: expected 3 or more", "write one such as 3"),
+        (["demo", "--seconds", "nan"], "'nan' is not a valid number: expected 3 or more", "write one such as 3"),
+        (["infer", "lenet1", "--batch", "0"], "'0' is not a valid whole number: expected 1 or more", "such as 1"),
+        (["infer", "lenet1", "--seed", "1.5"], "'1.5' is not a valid whole number: expected a", "such as 1"),
+        (["mps", "stop", "-t", "0"], "'0' is not a valid whole number: expected from 1 to 86400", "such as 1"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused_in_words(capsys, arguments, said, hint):
+    assert main.run(arguments) == 2
+    error, _, hinted = capsys.readouterr().err.partition("hint: ")
+    assert said in error
+    assert hint in hinted
+
+
+def test_no_option_has_numbers_of_clicks_own():
+    """Their errors say `x>=3`."""
+
+    def numbers(command):
+        for each in getattr(command, "commands", {}).values():
+            yield from numbers(each)
+        yield from (p for p in command.params if isinstance(p.type, (type(click.INT), type(click.FLOAT))))
+
+    for verb in main.VERBS:
+        command = main.command.get_command(click.Context(main.command), verb)
+        own = [p.name for p in numbers(command) if not isinstance(p.type, (options.Whole, options.Number))]
+        assert not own, verb
+
+
+def test_help_says_bounds_in_words(capsys):
+    assert main.run(["demo", "--help"]) == 0
+    assert "3 or more" in capsys.readouterr().out
 
 
 def test_a_simulation_of_no_time(capsys, tmp_path):

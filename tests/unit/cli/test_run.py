@@ -87,6 +87,24 @@ def test_not_executable(path, tmp_path):
         find_program(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("train.py", "write ./train.py, or its interpreter before it"),
+        ("tool --fast", "leave out the quotes: -- tool --fast"),
+        ("tol --fast", "check the spelling and PATH"),
+        ("cd", "check the spelling and PATH"),
+    ],
+)
+def test_what_is_not_found_as_it_was_written(path, tmp_path, monkeypatch, name, hint):
+    (path[0] / "tool").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(NotFound) as error:
+        find_program(name)
+    assert error.value.hint == hint
+
+
 def test_not_found(path):
     with pytest.raises(NotFound) as error:
         find_program("tool")

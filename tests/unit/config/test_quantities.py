@@ -141,6 +141,8 @@ def test_sizes(text: str, size: int) -> None:
         ("8388608TiB", "2^63", None),
         ("9" * 5000, "2^63", None),
         (".", "not a size", None),
+        ("0.5", "whole number of bytes", "such as 0.5GiB"),
+        ("50%", "not a size", "not a part of the device"),
         ("1e9", "not a size", None),
         ("0x10", "not a size", None),
         ("1_000", "not a size", None),

@@ -45,10 +45,10 @@ class Ring:
         ]
 
 
-def read(ring, *, group="a", uid=None, after=None):
+def read(ring, *, group="a", uid=None, after=None, simulated=True):
     asked = tracing.Asked(group=group, seconds=10.0, after=after, uid=uid)
     devices = {0: "NVIDIA H200", 1: "NVIDIA H200"}
-    return asyncio.run(tracing.read(ring, asked, names=NAMES, devices=devices, simulated=True))
+    return asyncio.run(tracing.read(ring, asked, names=NAMES, devices=devices, simulated=simulated))
 
 
 STEPS = [
@@ -144,6 +144,8 @@ def test_what_is_forgotten_between_two_answers_is_said(monkeypatch):
     assert [step[0] for step in found.steps] == [*range(1000), *range(1500, 3000)]
 
 
-def test_a_group_without_programs():
-    with pytest.raises(Refused, match="no program of group d has used a device lately"):
-        read(Ring(STEPS), group="d")
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_group_without_programs(simulated):
+    with pytest.raises(Refused, match="no program of group d has used a device lately") as caught:
+        read(Ring(STEPS), group="d", simulated=simulated)
+    assert ("--simulate" in caught.value.hint) is simulated, "the daemon that was asked"

@@ -10,8 +10,8 @@ import pytest
 from gemlet.daemon import address
 from gemlet.errors import DeviceError
 from gemlet.kube import agent, cdi, checkpoint
-from gemlet.kube.book import NotWithheld
 from gemlet.kube.request import Amounts
+from gemlet.kube.withholding import NotWithheld
 from tests.unit.kube import fakes
 
 

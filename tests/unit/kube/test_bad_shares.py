@@ -13,9 +13,9 @@ import pytest
 from gemlet.daemon import address
 from gemlet.errors import DaemonUnreachable, GemletError, Refused
 from gemlet.kube import agent, cdi
-from gemlet.kube.book import NotWithheld
 from gemlet.kube.device_plugin import DevicePlugin
 from gemlet.kube.request import Amounts
+from gemlet.kube.withholding import NotWithheld
 from tests.unit.kube import fakes
 
 SMALL = Amounts(memory=fakes.GIB, compute=1, limit=1)

@@ -11,7 +11,8 @@ import pytest
 from gemlet.errors import DaemonUnreachable, Refused
 from gemlet.kube import book as book_module
 from gemlet.kube import cdi, checkpoint
-from gemlet.kube.book import NoRoom, NotWithheld
+from gemlet.kube.book import NoRoom
+from gemlet.kube.withholding import NotWithheld
 from tests.unit.kube import fakes
 
 FIRST, SECOND = fakes.FIRST, fakes.SECOND

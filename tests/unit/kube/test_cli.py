@@ -11,7 +11,7 @@ from gemlet.cli import kube, main
 from gemlet.cli.kube import command
 from gemlet.errors import GemletError
 from gemlet.kube import cdi, shares_table
-from gemlet.kube.book import NotWithheld
+from gemlet.kube.withholding import NotWithheld
 from tests.unit.kube import fakes
 
 

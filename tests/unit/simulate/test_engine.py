@@ -11,7 +11,8 @@ from gemlet.cli.simulate import command
 from gemlet.config.quantities import MILLISECOND
 from gemlet.errors import ConfigError, UsageError
 from gemlet.model import Workload
-from gemlet.simulate.report import fill_bins, percentile, shortfall
+from gemlet.simulate.counters import Bins
+from gemlet.simulate.report import percentile, shortfall
 from gemlet.simulate.workload import load
 
 EXAMPLES = sorted((Path(gemlet.simulate.__file__).parent / "examples").glob("*.toml"))
@@ -138,11 +139,9 @@ def test_a_policy_that_is_not_known_is_refused_with_those_that_are():
 def test_statistics():
     assert percentile([], 0.5) is None
     assert percentile([3, 1, 2], 0.5) == 2
-    assert fill_bins([(5 * MILLISECOND, 25 * MILLISECOND)], 30 * MILLISECOND) == [
-        5 * MILLISECOND,
-        10 * MILLISECOND,
-        5 * MILLISECOND,
-    ]
+    covered = Bins(29 * MILLISECOND)
+    covered.add(5 * MILLISECOND, 25 * MILLISECOND, 20 * MILLISECOND)
+    assert covered.values == [5 * MILLISECOND, 10 * MILLISECOND, 5 * MILLISECOND]
     bins = 100
     half = shortfall([4 * MILLISECOND] * bins, [10 * MILLISECOND] * bins, [0.5] * bins)
     assert half == pytest.approx(0.1)

@@ -46,3 +46,10 @@ def test_what_somebody_wrote_is_left_alone(tmp_path, name):
     with pytest.raises(UsageError, match="is not empty"):
         example.write(tmp_path)
     assert contents(tmp_path) == before
+
+
+def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="models cannot be written") as caught:
+        example.write(tmp_path / "file" / "models")
+    assert caught.value.hint == "name another directory"

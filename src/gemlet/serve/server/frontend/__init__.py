@@ -3,7 +3,9 @@
 service.py       what a frontend asks the server for
 status.py        which status a refusal has in either protocol
 intake.py        what both protocols do alike with a request, and with its answer
-infer_json.py    a request and its answer as JSON and binary tensors
+infer_json.py    a request and its answer as JSON and binary tensors;  json_tensors.py: a tensor as a list in JSON
+answer_form.py   which outputs an answer has, and how each is sent
+request_checks.py shapes, sizes and texts that a request may have;  request_parameters.py: what its parameters ask for
 connections.py   listens for either protocol, and chooses which connections there may be
 http_server.py   what those of HTTP share;  http_connection.py: one of them: parsing, order of answers, back pressure
 http_exchange.py a request and its answer;  http_inference.py: inference;  http_routes.py: everything else

@@ -16,11 +16,11 @@ from gemlet.serve.server.frontend import (
     grpc_procedures,
     grpc_wire,
     health,
-    infer_json,
     infer_messages,
     intake,
     limits,
     raw_messages,
+    request_checks,
     unpacking,
 )
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.access import Tokens
+    from gemlet.serve.server.frontend.answer_form import Finished, Form, Parameters
     from gemlet.serve.server.frontend.grpc_call import GrpcCall, Handler
-    from gemlet.serve.server.frontend.infer_json import Finished, Form, Parameters
     from gemlet.serve.server.frontend.limits import Limits
     from gemlet.serve.server.frontend.service import Service
 
@@ -199,7 +199,7 @@ class Asking:
         self.id = request.id
         given, form, parameters = infer_messages.parse(request, self._grpc.connection.regions)
         if checked:
-            infer_json.are_checked(given)
+            request_checks.are_checked(given)
         self._ask(given, form, parameters)
 
     def _ask(self, given: list[Tensor], form: Form, parameters: Parameters) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.serve.dispatch.call import Call, Refusal
-from gemlet.serve.server.frontend import connections, infer_json, intake, limits, regions, unpacking
+from gemlet.serve.server.frontend import answer_form, connections, infer_json, intake, limits, regions, unpacking
 from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.infer_json import Form
+    from gemlet.serve.server.frontend.answer_form import Form
 
     Target = tuple[str, str]  # model and version
-    Parsed = tuple[list[Tensor], Form, infer_json.Parameters]
+    Parsed = tuple[list[Tensor], Form, answer_form.Parameters]
 
 BINARY = b"application/octet-stream"
 
@@ -123,7 +123,7 @@ def _write(
     form: Form,
     spec: ModelSpec,
     outputs: list[Tensor],
-    finished: Mapping[str, infer_json.Finished],
+    finished: Mapping[str, answer_form.Finished],
 ) -> None:
     connection, exchange = to
     exchange.call = None

@@ -10,25 +10,21 @@ from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2, tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check_bytes
-from gemlet.serve.server.frontend.infer_json import (
+from gemlet.serve.server.frontend.answer_form import Form, Wanted, finish, into_region, wanted
+from gemlet.serve.server.frontend.request_checks import (
     MAX_DIMENSIONS,
-    Form,
-    Wanted,
     check_count,
     check_shape,
     check_size,
     check_structure,
     check_texts,
-    finish,
-    into_region,
-    wanted,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.infer_json import Finished
+    from gemlet.serve.server.frontend.answer_form import Finished
     from gemlet.serve.server.frontend.regions import UserRegions
 # Of the wire format: fields 1 to 7 of a ModelInferRequest are all of this type.
 LENGTH_DELIMITED = 2

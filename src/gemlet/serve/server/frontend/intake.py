@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server.frontend import infer_json, limits, unpacking
+from gemlet.serve.server.frontend import answer_form, limits, request_checks, request_parameters, unpacking
 from gemlet.serve.server.frontend.regions import check_unread, unread
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gemlet.serve.dispatch.call import Answered, Call, Tensor
     from gemlet.serve.execution.loan import Kept
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.infer_json import Finished, Form, Parameters, Wanted
+    from gemlet.serve.server.frontend.answer_form import Finished, Form, Parameters, Wanted
     from gemlet.serve.server.frontend.regions import SharedTensor, UserRegions
     from gemlet.serve.server.frontend.service import Service
 
@@ -35,12 +35,12 @@ def check(service: Service, regions: UserRegions, form: Form, parameters: Parame
     What is given back is to be called and awaited before; None: it is done. Both raise Refusal.
     """
     if parameters:
-        infer_json.options(parameters, call)
+        request_parameters.options(parameters, call)
     served = service.engine.models.find(call.model, call.version)
     if form.outputs is not None and served is not None:
-        infer_json.check_outputs(form, served.spec)
+        answer_form.check_outputs(form, served.spec)
     if served is not None and served.spec.by_request:
-        call.about = infer_json.about(form, parameters)
+        call.about = request_parameters.about(form, parameters)
     shared = unread(call.inputs)
     if shared and served is not None:
         check_unread(served, call.inputs)
@@ -61,7 +61,7 @@ async def _read(service: Service, regions: UserRegions, call: Call, shared: list
 
 def _check_texts(service: Service, call: Call) -> Rest | None:
     """None: the engine does it."""
-    texts = infer_json.texts(call.inputs)
+    texts = request_checks.texts(call.inputs)
     if texts and sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
         return partial(unpacking.check, service.unpacking, texts)
     return None
@@ -90,9 +90,9 @@ class Reply:
             self.refuse(result)
             return
         try:
-            outputs = infer_json.chosen(self.form, result.outputs, sure=not result.spec.by_request)
-            costly = infer_json.costly(self.form, outputs, text=self.text)
-            shared = infer_json.shared(self.form, outputs)
+            outputs = answer_form.chosen(self.form, result.outputs, sure=not result.spec.by_request)
+            costly = answer_form.costly(self.form, outputs, text=self.text)
+            shared = answer_form.shared(self.form, outputs)
             if (costly or shared) and self._are_slow(costly, shared):
                 stay = {tensor.name for tensor, _ in shared}  # a copy would take longer than writing them
                 outputs = [each if each.name in stay else each.copied() for each in outputs]
@@ -110,14 +110,14 @@ class Reply:
         nbytes = sum([len(tensor.data) for tensor in outputs])
         self.holds(nbytes)
         try:
-            costly = infer_json.costly(self.form, outputs, text=self.text)
+            costly = answer_form.costly(self.form, outputs, text=self.text)
             finished = await unpacking.finished(self.service.unpacking, spec, costly) if costly else {}
-            shared = infer_json.shared(self.form, outputs)
+            shared = answer_form.shared(self.form, outputs)
             if shared:
                 for tensor, how in shared:
-                    infer_json.check_place(tensor, how)
+                    answer_form.check_place(tensor, how)
                 await self.regions.write_in_thread((how.region, how.offset, tensor.data) for tensor, how in shared)
-                finished |= {tensor.name: infer_json.Finished(tensor, b"", written=True) for tensor, _ in shared}
+                finished |= {tensor.name: answer_form.Finished(tensor, b"", written=True) for tensor, _ in shared}
             held, nbytes = nbytes, 0
             self.holds(-held)  # the answer counts from here on, and both together may be more than there is room for
             self.write(spec, outputs, finished)

@@ -15,11 +15,12 @@ from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal, Tensor
-from gemlet.serve.server.frontend.infer_json import STRUCTURE_BYTES, STRUCTURES, Form, check_shape
+from gemlet.serve.server.frontend.answer_form import Form
 from gemlet.serve.server.frontend.infer_messages import form_of, varint
+from gemlet.serve.server.frontend.request_checks import STRUCTURE_BYTES, STRUCTURES, check_shape
 
 if TYPE_CHECKING:
-    from gemlet.serve.server.frontend.infer_json import Parameters, Wanted
+    from gemlet.serve.server.frontend.answer_form import Parameters, Wanted
 
 MOST_FIELDS = 64  # of a message
 # Tags of a ModelInferRequest's fields, all of which are bytes with their length before them.

@@ -2,7 +2,7 @@
 
 In the event loop a request of some kilobytes that inflates to half a gigabyte would stop everybody, and threads would
 share the interpreter's lock with it. One process is for what is small, so that it does not wait for what is large.
-What is done there is in infer_json.py and infer_messages.py; work() calls it.
+What is done there is in infer_json.py, infer_messages.py and answer_form.py; work() calls it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gemlet.errors import GemletError
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.helper_process import pool_of_one
-from gemlet.serve.server.frontend import infer_json, infer_messages
+from gemlet.serve.server.frontend import answer_form, infer_json, infer_messages, request_checks
 from gemlet.serve.server.frontend.own_process import Refused, prepare, work
 from gemlet.serve.server.to_its_end import to_its_end
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.infer_json import Asked, Finished, Wanted
+    from gemlet.serve.server.frontend.answer_form import Finished, Wanted
+    from gemlet.serve.server.frontend.infer_json import Asked
 
 Result = TypeVar("Result")
 SMALL_BYTES = 1 << 20
@@ -107,7 +108,7 @@ class Unpacking:
 async def check(processes: Unpacking, texts: list[Tensor]) -> None:
     """Marks inputs of BYTES as checked. Raises Refusal."""
     for tensor in texts:
-        infer_json.check_texts(tensor.name, tensor.datatype, tensor.shape)
+        request_checks.check_texts(tensor.name, tensor.datatype, tensor.shape)
     nbytes = sum(len(tensor.data) for tensor in texts)
     await processes.of_copies(nbytes, check_texts, lambda: ([tensor.copied() for tensor in texts],))
     for tensor in texts:
@@ -126,7 +127,7 @@ def unpack(body: Buffer, encoding: bytes, most: int, limit: int, header: int | N
     end = infer_json.json_end(plain, header)
     view = memoryview(plain)
     asked = infer_json.decode(view[:end], limit)
-    check_texts(infer_json.texts(infer_json.given(asked, view[end:])))
+    check_texts(request_checks.texts(infer_json.given(asked, view[end:])))
     return asked, bytes(view[end:])
 
 
@@ -166,13 +167,13 @@ def unpack_message(message: bytes, encoding: bytes, most: int, limit: int) -> by
 
 def finish(outputs: list[tuple[Tensor, Wanted]], batched: bool) -> dict[str, Finished]:
     """What is to be sent of these outputs. Raises Refusal."""
-    return {tensor.name: infer_json.finish(tensor, how, batched=batched) for tensor, how in outputs}
+    return {tensor.name: answer_form.finish(tensor, how, batched=batched) for tensor, how in outputs}
 
 
 def check_texts(inputs: list[Tensor]) -> None:
     """Raises Refusal if inputs of BYTES are not such tensors, or have too many elements."""
     for tensor in inputs:
-        infer_json.check_texts(tensor.name, tensor.datatype, tensor.shape)
+        request_checks.check_texts(tensor.name, tensor.datatype, tensor.shape)
         call.check_bytes(tensor)
 
 

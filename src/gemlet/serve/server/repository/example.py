@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parents[2] / "examples" / "models"
 
 
 def write(folder: Path) -> list[Path]:
-    """Copies the example there; its model directories. Raises UsageError if something else is there already.
+    """Copies the example there; its model directories. Raises UsageError if something else is there already, or if
+    nothing can be written there.
 
     What an interrupted copy left is completed. ``folder`` may belong to somebody else who lets us write: a volume.
     """
@@ -22,9 +23,12 @@ def write(folder: Path) -> list[Path]:
     }
     if folder.exists() and not _is_of(files, folder):
         raise UsageError(f"{folder} exists and is not empty", hint="name a new directory")
-    for name, source in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, folder / name)
+    try:
+        for name, source in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / name)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another directory") from None
     return sorted({folder / name.parts[0] for name in files})
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gemlet.inference_protocol import inference_pb2, tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.server.frontend import infer_messages
-from gemlet.serve.server.frontend.infer_json import Form, Wanted
+from gemlet.serve.server.frontend.answer_form import Form, Wanted
 from gemlet.serve.server.frontend.regions import Regions
 from tests.unit.serve.stand_in import model
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import infer_messages, raw_messages
-from gemlet.serve.server.frontend.infer_json import STRUCTURE_BYTES
 from gemlet.serve.server.frontend.regions import Regions
+from gemlet.serve.server.frontend.request_checks import STRUCTURE_BYTES
 
 texts = st.text(max_size=6)
 
