@@ -194,13 +194,12 @@ class Live:
             for number, planned in enumerate(gpu.gpu_lets):
                 trial = Trial(self.dispatcher(), self.slos)
                 for task in planned.tasks:
-                    place = Assignment(
-                        GpuLetState(gpu.index, number, planned.sm, retired=True), task.model, 1, 1.0, 1.0
-                    )
                     for rows in (1, self.largest[task.model]):
+                        gpu_let = GpuLetState(gpu.index, number, planned.sm, retired=True)
                         requests = [Request(task.model, 0.0, ENDLESS_MS) for _ in range(rows)]
+                        gpu_let.running = Batch(Assignment(gpu_let, task.model, 1, 1.0, 1.0), requests, 0.0)
                         trial.running += 1
-                        self.gpu_lets[gpu.index, number].given.put((trial, Batch(place, requests, 0.0)))
+                        self.gpu_lets[gpu.index, number].given.put((trial, gpu_let.running))
                 self._wait(trial)
 
     def run(
