@@ -219,8 +219,8 @@ $(STAMP): $(INSTALLED)
 # Release, unless the tools of contributors are there. The file changes only when the answer does.
 $(BUILD)/build-type: always
 	@mkdir -p $(BUILD)
-	@if test -e $(STAMP); then echo RelWithDebInfo; else echo Release; fi > $@.now
-	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
+	@now=$@.$$$$; if test -e $(STAMP); then echo RelWithDebInfo; else echo Release; fi > $$now; \
+	    if cmp -s $$now $@; then rm $$now; else mv $$now $@; fi
 .PHONY: always
 always:
 
