@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 
@@ -17,8 +18,10 @@ pytestmark = pytest.mark.skipif(not INSTALLED.exists(), reason="there is no Trit
 @pytest.fixture(scope="module")
 def answered_alone(tmp_path_factory):
     """Triton's answers to probes, and its metrics. Beside other work a tritonserver 2.51 may die of nested requests."""
-    with triton(probes.REPOSITORY, tmp_path_factory.mktemp("alone")) as (http, _, metrics):
-        return {"probes": probes.ask_all(f"http://{http}"), "metrics": probes.metrics(f"http://{metrics}")}
+    while True:
+        with triton(probes.REPOSITORY, tmp_path_factory.mktemp("alone")) as (http, _, metrics):
+            with contextlib.suppress(ConnectionError):  # another one, until the test's time is over
+                return {"probes": probes.ask_all(f"http://{http}"), "metrics": probes.metrics(f"http://{metrics}")}
 
 
 @pytest.fixture(scope="module")
