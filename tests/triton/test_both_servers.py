@@ -19,9 +19,11 @@ pytestmark = pytest.mark.skipif(not INSTALLED.exists(), reason="there is no Trit
 def answered_alone(tmp_path_factory):
     """Triton's answers to probes, and its metrics. Beside other work a tritonserver 2.51 may die of nested requests."""
     while True:
-        with triton(probes.REPOSITORY, tmp_path_factory.mktemp("alone")) as (http, _, metrics):
-            with contextlib.suppress(ConnectionError):  # another one, until the test's time is over
-                return {"probes": probes.ask_all(f"http://{http}"), "metrics": probes.metrics(f"http://{metrics}")}
+        with (
+            triton(probes.REPOSITORY, tmp_path_factory.mktemp("alone")) as (http, _, metrics),
+            contextlib.suppress(ConnectionError),  # another one, until the test's time is over
+        ):
+            return {"probes": probes.ask_all(f"http://{http}"), "metrics": probes.metrics(f"http://{metrics}")}
 
 
 @pytest.fixture(scope="module")
