@@ -10,9 +10,9 @@ import asyncio
 import logging
 import os
 import ssl
-import stat
 from typing import TYPE_CHECKING
 
+from gemlet.config.text_file import read_bytes
 from gemlet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,19 +82,10 @@ class Certificate:
 
     def _content(self) -> bytes:
         # Not the times: a secret's files are links that are switched, and a copy may have any time.
-        return b"\n".join(_read(path) for path in self._files)
-
-
-def _read(path: Path) -> bytes:
-    """Raises OSError, also for what is no file, such as a pipe, which would be waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a regular file")
-        content = file.read(MOST + 1)
-    if len(content) > MOST:
-        raise OSError(f"{path} has more than {MOST} bytes")
-    return content
+        try:
+            return b"\n".join(read_bytes(path, MOST) for path in self._files)
+        except ConfigError as error:  # it is no file, or too large: refused like one that cannot be read
+            raise OSError(str(error)) from None
 
 
 def _load(context: ssl.SSLContext, content: bytes) -> None:
