@@ -35,9 +35,8 @@ def no_daemon_holds(descriptor: int, directory: Path) -> bool:
 
 def _can_be_told(directory: Path) -> bool:
     """Whether a file there is known again by what is said of its lock."""
-    probe = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    probe = _locked_without_name(directory)
     try:
-        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return _locks(_said_of(Path(f"/proc/self/fdinfo/{probe}")), _place(probe))
     finally:
         os.close(probe)
@@ -78,9 +77,8 @@ def locked_in_place_of(path: Path, other: int) -> int | None:
     """A new file at ``path``, locked before anybody can open it, in place of the file of the descriptor ``other``; its
     descriptor. None if another file is there by now. Raises OSError.
     """
-    descriptor = os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor = _locked_without_name(path.parent)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _put(descriptor, path, other):
             return descriptor
     except BaseException:
@@ -88,6 +86,17 @@ def locked_in_place_of(path: Path, other: int) -> int | None:
         raise
     os.close(descriptor)
     return None
+
+
+def _locked_without_name(directory: Path) -> int:
+    """The descriptor of a new file there that nobody else can open. Raises OSError."""
+    descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _put(descriptor: int, path: Path, other: int) -> bool:
