@@ -149,10 +149,21 @@ def command(
         raise UsageError(
             "--replan makes its own plans: --peak and --plan do not go with it", hint="leave one or the other out"
         )
-    _serve(
-        serve, given=given, peak=peak, replan=replan, output=output,
-        profiles=profiles, gpus=gpus, spread=spread, policy=policy, length=length,
-    )  # fmt: skip
+    from gemlet.cli import simulate_replanning, simulate_serving
+    from gemlet.config.quantities import SECOND
+    from gemlet.simulate.serving import simulator
+
+    seconds = length / SECOND if length is not None else None
+    differ = simulator.MEASURED if spread == "measured" else simulator.EVEN
+    if replan:
+        simulate_replanning.run(
+            serve, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds, output=output
+        )
+    else:
+        simulate_serving.run(
+            serve, given=given, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds,
+            find_peak=peak, output=output,
+        )  # fmt: skip
 
 
 def _length(duration: str | None) -> int | None:
@@ -196,34 +207,3 @@ def _share(workload: Path, *, policy: str | None, length: int | None, output: st
     alone = [run_alone(spec, client.number) for client in outcome.clients]
     report = summarize(outcome, spec.policy, alone)
     click.echo(json.dumps(report.as_dict(), indent=2) if output == "json" else _table(report))
-
-
-def _serve(
-    demands: Path,
-    *,
-    given: Path | None,
-    peak: bool,
-    replan: bool,
-    profiles: Path | None,
-    gpus: Any,
-    spread: str,
-    policy: str | None,
-    length: int | None,
-    output: str,
-) -> None:
-    """How the models of a demand file are served."""
-    from gemlet.cli import simulate_replanning, simulate_serving
-    from gemlet.config.quantities import SECOND
-    from gemlet.simulate.serving import simulator
-
-    seconds = length / SECOND if length is not None else None
-    differ = simulator.MEASURED if spread == "measured" else simulator.EVEN
-    if replan:
-        simulate_replanning.run(
-            demands, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds, output=output
-        )
-    else:
-        simulate_serving.run(
-            demands, given=given, profiles=profiles, gpus=gpus, spread=differ, policy=policy, seconds=seconds,
-            find_peak=peak, output=output,
-        )  # fmt: skip
