@@ -91,20 +91,19 @@ DAEMON_COUNTERS: dict[str, tuple[str, Callable[[DaemonStatus], float]]] = {
 
 
 class StatusCollector(Collector):
-    """Turns the status ``read`` returns into metrics; none while there is no status."""
+    """Turns a status into metrics."""
 
-    def __init__(self, read: Callable[[], Status | None]) -> None:
-        self._read = read
+    def __init__(self, status: Status) -> None:
+        self._status = status
 
     def collect(self) -> Iterable[Metric]:
-        status = self._read()
-        return list(_metrics(status)) if status else []
+        return list(_metrics(self._status))
 
 
 def render(status: Status) -> str:
     """The metrics in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(StatusCollector(lambda: status))
+    registry.register(StatusCollector(status))
     return generate_latest(registry).decode()
 
 
