@@ -79,9 +79,8 @@ def parse(body: tensors.Buffer, header: int | None, regions: UserRegions) -> tup
     """
     end = json_end(body, header)
     view = memoryview(body)
-    alike = end <= request_checks.STRUCTURE_BYTES and end < len(
-        body
-    )  # where its data is behind it, clients send the same JSON again
+    # Where its data is behind it, clients send the same JSON again.
+    alike = end <= request_checks.STRUCTURE_BYTES and end < len(body)
     asked, default, outputs = _structure(bytes(view[:end])) if alike else _with_outputs(decode(view[:end]))
     return _inputs(asked, view[end:], regions), Form("", "", asked.id, default, outputs), asked.parameters
 
@@ -173,11 +172,8 @@ def _structure(text: bytes) -> tuple[Asked, Wanted, dict[str, Wanted] | None]:
 def _with_outputs(request: Asked) -> tuple[Asked, Wanted, dict[str, Wanted] | None]:
     """A request, how its outputs are sent, and those it asks for. Raises Refusal."""
     default = Wanted(binary=request.parameters.get("binary_data_output") is True)
-    return (
-        request,
-        default,
-        {name: answer_form.wanted(parameters, default) for name, parameters in request.outputs} or None,
-    )
+    outputs = {name: answer_form.wanted(parameters, default) for name, parameters in request.outputs}
+    return request, default, outputs or None
 
 
 def _inputs(request: Asked, tail: memoryview, regions: UserRegions) -> list[Tensor]:
