@@ -1,7 +1,7 @@
 """A server of HTTP to which any user of the machine can connect: a bounded number of connections, each with a thread.
 
-Where there is no room for another one, the one goes that has waited longest for its request; those that are being
-answered stay. The handler's `timeout` bounds what else a client may take its time for.
+Where there is no room for another one, the one goes whose client has kept the server waiting for longest; those stay
+whose answers are being made. The handler's `timeout` bounds what else a client may take its time for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FewConnections(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[Any]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._waiting: dict[socket.socket, None] = {}  # whose requests are not there yet, those that wait longest first
+        self._waiting: dict[socket.socket, None] = {}  # for their clients, those that wait longest first
         self._lock = threading.Lock()  # of these
         super().__init__(address, handler)
 
@@ -49,12 +49,12 @@ class FewConnections(ThreadingHTTPServer):
             self._room.release()
 
     def waits(self, connection: socket.socket) -> None:
-        """Its next request is not there yet."""
+        """For its client: the next request is not there yet, or the client may take its time to read an answer."""
         with self._lock:
             self._waiting.setdefault(connection)
 
     def is_answered(self, connection: socket.socket) -> None:
-        """Its request is there, and may be answered."""
+        """Its request is there, and the answer is being made."""
         with self._lock:
             self._waiting.pop(connection, None)
 

@@ -63,6 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The metrics, whatever the path."""
         self.server.is_answered(self.connection)
         text = self.server.text()
+        self.server.waits(self.connection)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", CONTENT_TYPE_LATEST)
         self.send_header("Content-Length", str(len(text)))

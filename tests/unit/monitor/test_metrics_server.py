@@ -60,6 +60,23 @@ def test_connections_of_other_users_take_few_threads_and_keep_nobody_out(scene: 
         connection.close()
 
 
+def test_connections_that_do_not_read_their_answers_keep_nobody_out(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "m" * (16 << 20)  # more than the system keeps for a connection
+    scene.latest = example()
+    monkeypatch.setattr(metrics_server, "KEPT_SECONDS", 3600.0)
+    monkeypatch.setattr("gemlet.monitor.metrics.render", lambda _: text)
+    monkeypatch.setattr("gemlet.monitor.metrics_server._Handler.timeout", 3600.0)
+    held = [socket.create_connection(scene.address, timeout=60) for _ in range(MAX_CONNECTIONS)]
+    for connection in held:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert connection.recv(1) == b"H"  # and no more of it
+    assert scene.ask() == text.encode()
+    for connection in held:
+        connection.close()
+
+
 def test_many_that_ask_cost_no_more_than_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.latest, made = example(), []
     monkeypatch.setattr(metrics_server, "KEPT_SECONDS", 3600.0)
