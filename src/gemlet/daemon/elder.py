@@ -48,11 +48,14 @@ class Elder:
         self.left = False  # what is in the file system is the successor's
 
     async def check_stays(self) -> None:
-        """Returns when no successor is taking over: what changed meanwhile it would not know. Raises `DaemonError`."""
-        if self._leaving:
+        """Returns when no successor is taking over: what changed meanwhile it would not know. Raises `DaemonError`.
+
+        It is true until the caller waits for something.
+        """
+        while self._leaving:
             await self._decided.wait()
-        if self.left:
-            raise DaemonError(protocol.REPLACED, hint="try again: it has the same address")
+            if self.left:
+                raise DaemonError(protocol.REPLACED, hint="try again: it has the same address")
 
     async def hand_over(self, path: str, *, pid: int) -> None:
         """To the process ``pid``, which listens at ``path``; ends this daemon. Raises `DaemonError`: it goes on."""

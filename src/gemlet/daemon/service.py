@@ -289,11 +289,15 @@ class Service:
     # --- what requests ask for -----------------------------------------------------------------------------------
 
     async def know_users_of(self, peer: Peer, group: str | None, limits: Limits) -> None:
-        """Finds out who the users are that a request of ``peer`` is about."""
+        """Finds out who the users are that a request of ``peer`` is about.
+
+        Raises `DaemonError` if a successor has taken over meanwhile: it would not know what the request changes here.
+        """
         there = self.book.entries.get(group) if group else None
         asked_by = self.subordinates.account(peer.uid)
         await self.users.learn([peer.uid, *limits.given().get("users", ())], asked_by=asked_by)
         await self.users.learn(there.spec.users if there else (), all_of_them=True, asked_by=asked_by)
+        await self.elder.check_stays()
 
     def mps_changed(self, text: str, *, pid: int = 0, uid: int = 0) -> None:
         """MPS was started or stopped, or ended by itself."""

@@ -115,6 +115,23 @@ def test_a_successor_that_gave_up_is_not_left_alone():
     assert server.running
 
 
+class Asked(threading.Thread):
+    """A request that is under way. ``error``: what came of it, if it failed."""
+
+    def __init__(self, daemon, op, **arguments):
+        super().__init__()
+        self.error = None
+        self._request = (daemon, op, arguments)
+        self.start()
+
+    def run(self):
+        daemon, op, arguments = self._request
+        try:
+            daemon.call(op, **arguments)
+        except DaemonError as error:
+            self.error = error
+
+
 @pytest.fixture
 def leaving(monkeypatch):
     """Makes a daemon hand over, to nobody; the result ends that."""
@@ -169,6 +186,32 @@ def test_one_that_has_handed_over_leaves_the_groups_to_the_successor(start_daemo
     end()
     daemon.thread.join(60)
     assert daemon.endpoint.state.read_text() == written
+
+
+@pytest.mark.parametrize(("op", "limits"), [("join", {}), ("set", {"limits": {"weight": 2.0}})])
+def test_a_request_that_waits_while_another_daemon_takes_over_changes_nothing_here(
+    start_daemon, leaving, monkeypatch, op, limits
+):
+    """The successor had the groups of before by then, and the client was told that it was done."""
+    daemon = start_daemon()
+    daemon.call("join", group="g")
+    before = daemon.service.book.entries["g"].spec
+    waits, answered = threading.Event(), asyncio.Event()
+
+    async def learn(*_, **__):
+        waits.set()
+        await answered.wait()
+
+    monkeypatch.setattr(daemon.service.users, "learn", learn)
+    asked = Asked(daemon, op, group="new" if op == "join" else "g", **limits)
+    assert waits.wait(60)
+    end = leaving(daemon)
+    daemon.loop.call_soon_threadsafe(answered.set)
+    end()
+    daemon.thread.join(60)
+    asked.join(60)
+    assert isinstance(asked.error, DaemonError)
+    assert {name: entry.spec for name, entry in daemon.service.book.entries.items()} == {"g": before}
 
 
 @pytest.mark.parametrize("packet", [b"", b'{"kind": "lock", "form": 3}', b'{"kind": "news"}', b'{"kind": "end"}'])
