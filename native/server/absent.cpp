@@ -53,6 +53,7 @@ std::pair<const uint32_t, Absent>& Server::await(Absent absent) {
 void Server::end_absent(uint32_t id) {
     auto node = absent_.extract(id);
     if (!node) return;
+    inquiries_.forget(kAbsent | id);
     const auto device = node.mapped().device.lock();
     const ClientId there = node.mapped().residency;
     const std::string group = node.mapped().group;
@@ -125,6 +126,7 @@ std::optional<Absent> Server::claim(const Device& device, const Client& client) 
                absent.device.lock().get() == &device;
     });
     if (found == absent_.end()) return std::nullopt;
+    inquiries_.forget(kAbsent | found->first);
     std::optional<Absent> absent = std::move(found->second);
     absent_.erase(found);
     return absent;

@@ -84,6 +84,12 @@ void Inquiries::ask(const std::string& who, uint64_t tag, pid_t pid) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+void Inquiries::forget(uint64_t tag) {
+    const std::lock_guard lock(state_->mutex);
+    for (auto& [who, user] : state_->users)
+        std::erase_if(user.asked, [&](const State::Asked& asked) { return asked.tag == tag; });
+}
+
 std::vector<Inquiries::Found> Inquiries::take() {
     const std::lock_guard lock(state_->mutex);
     return std::exchange(state_->found, {});

@@ -27,6 +27,9 @@ class Inquiries {
 
     // `who`: whose process it is.
     void ask(const std::string& who, uint64_t tag, pid_t pid);
+    // Nothing will be found for `tag`, unless a thread is looking or has looked already. Whatever has gone leaves
+    // nothing behind threads that wait for ever.
+    void forget(uint64_t tag);
     std::vector<Found> take();
 
   private:

@@ -136,6 +136,11 @@ void Server::look_at_unmanaged(Nanoseconds now) {
     }
     if (now >= look_at_unmanaged_) look_at_unmanaged_ = now + kLook;
     for (const Unmanaged& entry : ended) unmanaged_.looked_at(entry.pid, 0);
+    std::erase_if(unmanaged_looked_at_, [&](pid_t pid) {
+        if (unmanaged_.has(pid)) return false;
+        inquiries_.forget(kUnmanaged | uint32_t(pid));
+        return true;
+    });
 }
 
 namespace {

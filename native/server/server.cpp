@@ -363,6 +363,7 @@ void Server::drop(Client& client, const char* why) {
         apply(*device, now);
     }
     if (!client.group.empty()) emit("leave", client, why);
+    inquiries_.forget(kSocket | client.id);
     // What is closed is watched on while its duplicates are open, be it for the moment of close_apart(), in which a
     // look from here could become the last to have it open.
     for (const int fd : {client.process.get(), client.socket.get()})

@@ -31,6 +31,10 @@ void UnmanagedList::forget(pid_t pid) {
     std::erase_if(entries_, [&](const Unmanaged& known) { return known.pid == pid; });
 }
 
+bool UnmanagedList::has(pid_t pid) const {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const Unmanaged& known) { return known.pid == pid; });
+}
+
 void UnmanagedList::looked_at(pid_t pid, uint64_t started) {
     std::erase_if(entries_, [&](Unmanaged& known) {
         if (known.pid != pid) return false;

@@ -32,6 +32,7 @@ class UnmanagedList {
     void put(Unmanaged entry);  // instead of what was known of its pid
     void forget(pid_t pid);
     void looked_at(pid_t pid, uint64_t started);  // forgets it, if that shows that it has ended
+    bool has(pid_t pid) const;
     const std::vector<Unmanaged>& entries() const { return entries_; }
 
   private:
