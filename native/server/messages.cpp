@@ -19,7 +19,6 @@ using wire::TokenState;
 
 namespace {
 
-constexpr size_t kMaxDevices = 64;
 std::string text_of(const char* text, size_t size) {
     return {text, strnlen(text, size)};
 }
@@ -306,115 +305,6 @@ GroupId Server::group_on(Device& device, Group& group, Nanoseconds now) {
     if (known == device.groups.end())
         known = device.groups.emplace(name, device.arbiter->set_group(spec_on(device, group), now)).first;
     return known->second;
-}
-
-bool Server::attach(Client& client, const Message& message) {
-    Message reply{};
-    reply.header.type = MessageType::kAttached;
-    Uuid uuid;
-    std::copy_n(message.uuid, uuid.size(), uuid.begin());
-    auto refuse = [&](Status status, const std::string& why) {
-        client.refused = why;
-        return answer(client, reply, status, why) || true;
-    };
-    auto full = [&](const FairLimit& limit, const char* what) {
-        ++denied_;
-        const std::string text = client.who + " has " + std::to_string(limit.held(client.who)) + " of " +
-                                 std::to_string(limit.places(client.who)) + " " + what + " already";
-        emit("denied", client, text);
-        return refuse(Status::kFull, text);
-    };
-    auto taken = [&](FairLimit& limit) { return FairPlace::in(limit, client.who, client.administrator); };
-    Group& group = groups_.at(client.group);
-    if (!group.devices.empty() &&
-        std::find(group.devices.begin(), group.devices.end(), uuid) == group.devices.end()) {
-        ++denied_;
-        const std::string why = "group '" + client.group + "' is bound to other devices";
-        emit("denied", client, why);
-        return refuse(Status::kDenied, why);
-    }
-    if (client.places.size() >= kMaxDevices) return refuse(Status::kFull, "this process uses too many devices");
-    FairPlace use = taken(uses_);
-    if (!use) return full(uses_, "uses of devices");
-    FairPlace named;
-    if (std::none_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; })) {
-        if (named = taken(named_devices_); !named) {
-            forget_unused_devices();
-            named = taken(named_devices_);
-        }
-        if (!named) return full(named_devices_, "devices that the daemon does not know by itself");
-    }
-    const std::shared_ptr<Device> place = device_for(uuid, int(std::min<uint64_t>(message.value, kMaxDevices)));
-    Device& device = *place;
-    if (named) device.named = std::move(named);
-    for (const Place& other : client.places)
-        if (other.device == place) return answer(client, reply, Status::kMalformed, "attached already") || true;
-
-    Nanoseconds now = clock();
-    // Steps that may throw for lack of descriptors come before any step that would have to be undone.
-    auto known_ledger = device.ledgers.find(client.group);
-    if (known_ledger == device.ledgers.end())
-        known_ledger = device.ledgers.emplace(client.group, new_ledger(group)).first;
-    const Ledger& ledger = *known_ledger->second;
-    auto attachment = std::make_unique<Attachment>(next_attachment_++, client);
-    Attachment& a = *attachment;
-    if (device.capacity || group.settings.resident) a.movable = std::make_unique<Movable>();
-
-    std::optional<Absent> before = claim(device, client);
-    if (is_to_tell(place, client.group, message.header.epoch)) reply.flags |= wire::kTellBefore;
-    std::optional<Slot> slot = claim_told(device, client.group, message);
-    if (before) {
-        comes(*before, message);
-        slot = std::move(before->slot);
-    }
-    if (!slot) slot = Slot::take(known_ledger->second, client.who, may_have_all(group, client));
-    if (!slot) return full(ledger.slot_limit(), "places for processes of the group on this device");
-    a.slot = std::move(*slot);
-    a.slot.set_used(std::max(a.slot.used(), message.tail_ns));
-    a.use = std::move(use);
-    a.mps = message.flags & wire::kUnderMps;
-    tell_context_size(device, a);
-    a.contexts = before ? before->contexts : 0;
-    if (before) {  // it does not begin to be believed anew
-        a.unconfirmed = before->unconfirmed;
-        a.said = before->said;
-    }
-    a.may_adopt = before || client.started <= begun_;
-    a.page->contexts = a.contexts;
-    if (Message contexts{}; message.slot > a.contexts) {
-        contexts.value = message.slot;
-        context_changed(device, a, contexts);
-    }
-    has_come(device, a, message);
-    a.page->attached = 1;
-    a.page->deadline_ns = wire::kNever;
-    a.page->window_ns = uint64_t(options_.arbiter.window_alone);
-    a.page->lead_ns = uint64_t(options_.lead);
-    a.page->heard_ns = uint64_t(now);
-    agree_with_newcomer(a, group);
-    join_residency(device, a, group, before ? &*before : nullptr, now);
-    device.attachments[a.id] = std::move(attachment);
-    device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
-    reply.header.device = uint32_t(client.places.size());
-    reply.slot = a.slot.index();
-    client.places.push_back({place, &a});
-    note(a, "joins", 0);
-    if (client.places.size() > 1) gangs_.tie(client.group);
-    client.refused.clear();
-    unmanaged_.forget(client.pid);
-    apply(device, now);
-    const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
-    std::vector<int> descriptors = {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),
-                                    latency ? device.page.fd() : device.page_to_read.get()};
-    if (a.movable) {
-        reply.flags |= wire::kMovable;
-        descriptors.push_back(a.movable->page.fd());
-    }
-    settle_residency(device, now);
-    bool sent = answer(client, reply, Status::kOk, "", descriptors);
-    a.page.close_fd();
-    if (a.movable) a.movable->page.close_fd();
-    return sent;
 }
 
 }  // namespace gemlet::server

@@ -249,13 +249,28 @@ class Server {
     Received receive_safely(Client& client);
     bool handle(Client& client, const wire::Message& message);
     bool hello(Client& client, const wire::Message& message);
-    bool attach(Client& client, const wire::Message& message);
     void stopped(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     void served(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     void context_changed(Device& device, Attachment& attachment, const wire::Message& message);
     static void publish_contexts(Attachment& attachment);
     bool answer(Client& client, wire::Message message, wire::Status status, const std::string& text,
                 const std::vector<int>& descriptors = {});
+
+    // server/attach.cpp
+    struct Use {  // of a device, by one client
+        std::shared_ptr<Device> device;
+        FairPlace place;
+    };
+    bool attach(Client& client, const wire::Message& message);
+    std::optional<Use> use_of_device(Client& client, const wire::Message& message);
+    void refuse_use(Client& client, wire::Status status, const std::string& why);
+    void refuse_more(Client& client, const FairLimit& limit, const char* what);
+    static const std::shared_ptr<Ledger>& ledger_on(Device& device, const Group& group);
+    std::optional<Slot> slot_for(const Client& client, const Device& device, const std::shared_ptr<Ledger>& ledger,
+                                 const wire::Message& message, std::optional<Absent>& before);
+    void take_up(Device& device, Attachment& a, const wire::Message& message, const std::optional<Absent>& before);
+    void open_page(Attachment& a, Nanoseconds now) const;
+    bool send_pages(Client& client, const Device& device, Attachment& a, wire::Message reply);
 
     // server/residency.cpp
     uint64_t host_left(const Device& device) const;

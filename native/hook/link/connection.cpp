@@ -261,87 +261,101 @@ const char* outcome() {
                                                   : consequence();
 }
 
-// With `request_mutex`. `closed`: the program closed the socket meanwhile, so nothing is known of the daemon.
-bool join(bool again, bool limited, bool& closed) {
-    constexpr uint64_t kAskAgain = 2'000'000'000;
-    closed = false;
-    if (our_socket() >= 0) return true;
-    if (unknown_since_ns && now_ns() - unknown_since_ns < kAskAgain) return false;
-    is_turned_away = false;
+// Says that nobody listens, unless the program has closed the socket meanwhile (`closed`), or it was so before
+// (`again`).
+bool reach_daemon(int fd, ino_t inode, bool again, bool& closed) {
     const Destination& d = destination();
-    Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     copy_name(address.sun_path, sizeof address.sun_path, d.socket);
     const timeval limit{.tv_sec = kSending / 1'000'000'000, .tv_usec = 0};
-    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    const ino_t inode = inode_of(fd.get());
-    const auto connect = [&] {
-        return calls::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-    };
-    if (fd.get() < 0 || uninterrupted(connect) != 0) {
-        closed = inode != 0 && inode_of(fd.get()) != inode;
-        if (closed || again) return false;
-        say_once(
-            Topic::kDaemon,
-            "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
-            "run%s -- ...`",
-            d.socket, std::strerror(errno), outcome(), simulate_option(), simulate_option());
-        return false;
-    }
-    wire::Message hello{};
-    hello.header = header(wire::MessageType::kHello);
-    hello.pid = getpid();
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    const auto connect = [&] { return calls::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address); };
+    if (fd >= 0 && uninterrupted(connect) == 0) return true;
+    closed = inode != 0 && inode_of(fd) != inode;
+    if (closed || again) return false;
+    say_once(Topic::kDaemon,
+             "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
+             "run%s -- ...`",
+             d.socket, std::strerror(errno), outcome(), simulate_option(), simulate_option());
+    return false;
+}
+
+wire::Message hello(bool limited) {
+    const Destination& d = destination();
+    wire::Message m{};
+    m.header = header(wire::MessageType::kHello);
+    m.pid = getpid();
     // A group that is made for a program has no limits: one that had some would be rid of them.
-    hello.flags = d.strict ? wire::kHelloStrict : limited ? 0 : wire::kHelloCreateGroup;
-    if (joined_before) hello.flags |= wire::kHelloAgain;
-    copy_name(hello.group, sizeof hello.group, d.group);
-    copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
-    wire::Message answer{};
+    m.flags = d.strict ? wire::kHelloStrict : limited ? 0 : wire::kHelloCreateGroup;
+    if (joined_before) m.flags |= wire::kHelloAgain;
+    copy_name(m.group, sizeof m.group, d.group);
+    copy_name(m.text, sizeof m.text, program_invocation_short_name);
+    return m;
+}
+
+// Whether the daemon answers. Says why not, unless the program has closed the socket meanwhile (`closed`).
+bool greet(int fd, ino_t inode, const wire::Message& hello, wire::Message& answer, bool& closed) {
     size_t none;
     // If it cannot be sent, the daemon has said why not, and closed the socket.
-    const ssize_t sent = calls::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL);
+    const ssize_t sent = calls::send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
     errno = 0;
-    if (!receive(fd.get(), inode, answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome ||
-        (sent != ssize_t(sizeof hello) && answer.status == wire::Status::kOk)) {
-        const int error = errno;
-        closed = inode_of(fd.get()) != inode;
-        if (closed) return false;
-        if (error == EAGAIN)
-            say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", d.socket, outcome());
-        else
-            say_once(Topic::kVersion,
-                     "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
-                     "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
-                     d.socket, unsigned(wire_version), outcome(), simulate_option(), simulate_option());
-        return false;
+    if (receive(fd, inode, answer, nullptr, 0, none) && answer.header.type == wire::MessageType::kWelcome &&
+        (sent == ssize_t(sizeof hello) || answer.status != wire::Status::kOk))
+        return true;
+    const int error = errno;
+    closed = inode_of(fd) != inode;
+    if (closed) return false;
+    const char* socket = destination().socket;
+    if (error == EAGAIN)
+        say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", socket, outcome());
+    else
+        say_once(Topic::kVersion,
+                 "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
+                 "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
+                 socket, unsigned(wire_version), outcome(), simulate_option(), simulate_option());
+    return false;
+}
+
+void say_other_version(unsigned theirs) {
+    const char* socket = destination().socket;
+    if (theirs < wire_version)
+        say_once(Topic::kVersion,
+                 "the daemon at %s is of an older version of gemlet (%u) than this program's hook (%u): %s\n"
+                 "  hint: replace it, while its programs run on, with `gemlet daemon%s --take-over`",
+                 socket, theirs, unsigned(wire_version), outcome(), simulate_option());
+    else
+        say_once(Topic::kVersion,
+                 "the daemon at %s is of a newer version of gemlet (%u) than this program's hook (%u): %s\n"
+                 "  hint: start the program again with that version's `gemlet run%s -- ...`",
+                 socket, theirs, unsigned(wire_version), outcome(), simulate_option());
+}
+
+void group_is_unknown() {
+    const Destination& d = destination();
+    if (!unknown_since_ns) {
+        may_say_again(Topic::kDaemon);
+        say_once(Topic::kDaemon,
+                 "the daemon at %s does not know group '%s' any more: running on within the last limits until it "
+                 "does\n  hint: make the group again with `gemlet run%s --group %s --memory SIZE -- sleep 9`, or "
+                 "start the program again",
+                 d.socket, d.group, simulate_option(), Quoted(d.group).text);
     }
+    unknown_since_ns = now_ns();
+}
+
+// Whether the daemon lets this process into its group. Says why not.
+bool is_welcome(wire::Message& answer, bool limited) {
+    const Destination& d = destination();
     const unsigned theirs = answer.header.version;
     const bool agrees = theirs == wire_version && answer.status != wire::Status::kMismatch;
     is_turned_away = !agrees || answer.status != wire::Status::kOk;
     if (!agrees && (answer.status == wire::Status::kMismatch || answer.status == wire::Status::kOk)) {
-        if (theirs < wire_version)
-            say_once(Topic::kVersion,
-                     "the daemon at %s is of an older version of gemlet (%u) than this program's hook (%u): %s\n"
-                     "  hint: replace it, while its programs run on, with `gemlet daemon%s --take-over`",
-                     d.socket, theirs, unsigned(wire_version), outcome(), simulate_option());
-        else
-            say_once(Topic::kVersion,
-                     "the daemon at %s is of a newer version of gemlet (%u) than this program's hook (%u): %s\n"
-                     "  hint: start the program again with that version's `gemlet run%s -- ...`",
-                     d.socket, theirs, unsigned(wire_version), outcome(), simulate_option());
+        say_other_version(theirs);
         return false;
     }
     if (answer.status == wire::Status::kUnknown && limited && !d.strict) {
-        if (!unknown_since_ns) {
-            may_say_again(Topic::kDaemon);
-            say_once(Topic::kDaemon,
-                     "the daemon at %s does not know group '%s' any more: running on within the last limits until it "
-                     "does\n  hint: make the group again with `gemlet run%s --group %s --memory SIZE -- sleep 9`, or "
-                     "start the program again",
-                     d.socket, d.group, simulate_option(), Quoted(d.group).text);
-        }
-        unknown_since_ns = now_ns();
+        group_is_unknown();
         return false;
     }
     if (answer.status != wire::Status::kOk) {
@@ -350,6 +364,22 @@ bool join(bool again, bool limited, bool& closed) {
         return false;
     }
     unknown_since_ns = 0;
+    return true;
+}
+
+// With `request_mutex`. `closed`: the program closed the socket meanwhile, so nothing is known of the daemon.
+bool join(bool again, bool limited, bool& closed) {
+    constexpr uint64_t kAskAgain = 2'000'000'000;
+    closed = false;
+    if (our_socket() >= 0) return true;
+    if (unknown_since_ns && now_ns() - unknown_since_ns < kAskAgain) return false;
+    is_turned_away = false;
+    Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const ino_t inode = inode_of(fd.get());
+    if (!reach_daemon(fd.get(), inode, again, closed)) return false;
+    wire::Message answer{};
+    if (!greet(fd.get(), inode, hello(limited), answer, closed)) return false;
+    if (!is_welcome(answer, limited)) return false;
     attachments_so_far().clear();
     answer.group[sizeof answer.group - 1] = 0;
     if (std::strcmp(assigned_group, answer.group) != 0)
