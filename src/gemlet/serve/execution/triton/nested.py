@@ -88,16 +88,21 @@ class Nested:
         """What the server says to one."""
         with self._lock:
             future, wanted = self._waiting.pop(message.number)
+        if not future.set_running_or_notify_cancel():  # a coroutine that gave up waiting has cancelled it
+            return
         if message.error is not None:
             future.set_exception(ModelError(message.error))
             return
-        future.set_result(
-            {
+        try:
+            answer = {
                 each.name: tensors.to_array(bytearray(each.inline), each.datatype, each.shape)
                 for each in message.outputs
                 if not wanted or each.name in wanted
             }
-        )
+        except Exception as error:  # noqa: BLE001  it is the answer
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
 
 
 class Around:
