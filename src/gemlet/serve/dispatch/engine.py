@@ -173,6 +173,11 @@ class Engine:
         except TimeoutError:
             logger.warning("requests for %s still wait, and are refused", ", ".join(leaving))
 
+    def stay(self) -> None:
+        """Nothing leaves after all."""
+        for served in self.models.values():
+            served.leaving = ""
+
     def _awaited(self, label: str, served: ServedModel) -> bool:
         """Whether requests wait that only this version can answer, and a gpu-let could still take them."""
         queue = self._dispatcher.queues.get(label)
@@ -469,6 +474,7 @@ class Engine:
                 if self.closing:
                     self._answers.refuse(request, Refusal("unavailable", self.closing, retry_s=1))
                 elif isinstance(error, GpuLetGone):
+                    work.batch.gpu_let.suspended = True  # for this plan and executor: it would be back at once
                     self._again(request)
                 else:
                     self._died_under(request, *self._guilty_of(work.executor))
