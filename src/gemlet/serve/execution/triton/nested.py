@@ -73,7 +73,9 @@ class Nested:
         nbytes = sum(array.nbytes for array in inputs.values())
         if nbytes > protocol.MAX_NESTED:
             raise ModelError(f"a request to {model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}")
-        given = tuple(_tensor(name, array) for name, array in inputs.items())
+        # Of these types: what is another in a message costs the whole executor, and 1e6 is a common timeout.
+        model, version, timeout_us = str(model), str(version), int(timeout_us)
+        given = tuple(_tensor(str(name), array) for name, array in inputs.items())
         with self._lock:
             self._waiting[number] = future, outputs
         try:
