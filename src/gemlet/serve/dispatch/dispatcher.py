@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Plan
 
 SLACK_MS = 1e-9
-LOOKS = 1000  # waiting requests that expire() looks at on average: it takes its time, of whatever else is served
+EXPIRE_BUDGET = (
+    1000  # waiting requests that expire() looks at on average: it takes its time, of whatever else is served
+)
 MARGIN_PART = 0.25  # of the time from a request's arrival to its deadline, which no margin is above
 
 
@@ -149,7 +151,7 @@ class Dispatcher:
         self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
         self._drops: list[Drop] = []
-        self._looks = 0  # that are left; below 0: of later calls of expire()
+        self._budget = 0  # that are left; below 0: of later calls of expire()
         self.adopt(plan)
 
     def adopt(self, plan: Plan) -> None:
@@ -197,12 +199,12 @@ class Dispatcher:
         free."""
         if not self._drop:
             return
-        self._looks = min(LOOKS, self._looks + LOOKS)
+        self._budget = min(EXPIRE_BUDGET, self._budget + EXPIRE_BUDGET)
         for queue in sorted(self.queues.values(), key=lambda queue: queue.looked):  # those first that wait for theirs
-            looks = queue.to_look_at(now)
-            if looks and self._looks <= 0:
+            cost = queue.to_look_at(now)
+            if cost and self._budget <= 0:
                 continue
-            self._looks -= looks
+            self._budget -= cost
             self._drops += [
                 Drop(request, "its deadline passed while it waited", late=True) for request in queue.late(now)
             ]

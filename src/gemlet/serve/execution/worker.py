@@ -170,7 +170,7 @@ class Worker:
         """Works until told to stop or until the server is gone."""
         controller = threading.Thread(target=self._obey_or_end, name="orders")
         controller.start()
-        if not self._told_to_stop():
+        if not self._read_until_stopped():
             os._exit(0)  # the results of running batches are no longer needed
         threading.Thread(target=self._end_with_server, daemon=True).start()
         self._orders.put(None)
@@ -181,7 +181,7 @@ class Worker:
             thread.join()
         self._python.close()
 
-    def _told_to_stop(self) -> bool:
+    def _read_until_stopped(self) -> bool:
         """Takes what the server sends, until it says so, or is gone."""
         with _of_use(), suppress(BrokenPipeError, ConnectionResetError):
             while (message := self._channel.receive()) is not None:

@@ -289,7 +289,7 @@ def test_a_request_past_its_deadline_is_dropped_anywhere_in_the_queue() -> None:
 
 def test_looking_for_what_is_late_takes_little_time_however_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of queues that have to be looked at whole, since something of theirs is due all the time."""
-    monkeypatch.setattr(dispatcher, "LOOKS", 10)
+    monkeypatch.setattr(dispatcher, "EXPIRE_BUDGET", 10)
     queues = Dispatcher(plan_of((1.0, (task("a"), task("b"), task("c")))), ten_ms, lambda _: 8)
     send(queues, "a", 0.0, slo=1e9)
     for model in "abc":
