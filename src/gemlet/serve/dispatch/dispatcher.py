@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Plan
 
 SLACK_MS = 1e-9
+EXPIRE_BUDGET = (
+    1000  # waiting requests that expire() looks at on average: it takes its time, of whatever else is served
+)
 MARGIN_PART = 0.25  # of the time from a request's arrival to its deadline, which no margin is above
 
 
@@ -148,6 +151,7 @@ class Dispatcher:
         self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
         self._drops: list[Drop] = []
+        self._budget = 0  # that are left; below 0: of later calls of expire()
         self.adopt(plan)
 
     def adopt(self, plan: Plan) -> None:
@@ -193,11 +197,17 @@ class Dispatcher:
     def expire(self, now: float) -> None:
         """Drops requests that waited past their deadlines: for servers in real time, where a gpu-let may never get
         free."""
-        if self._drop:
-            for queue in self.queues.values():
-                self._drops += [
-                    Drop(request, "its deadline passed while it waited", late=True) for request in queue.late(now)
-                ]
+        if not self._drop:
+            return
+        self._budget = min(EXPIRE_BUDGET, self._budget + EXPIRE_BUDGET)
+        for queue in sorted(self.queues.values(), key=lambda queue: queue.looked):  # those first that wait for theirs
+            cost = queue.to_look_at(now)
+            if cost and self._budget <= 0:
+                continue
+            self._budget -= cost
+            self._drops += [
+                Drop(request, "its deadline passed while it waited", late=True) for request in queue.late(now)
+            ]
 
     def start(self, now: float, model: str | None = None) -> Iterator[Batch]:
         """Batches to execute now, each on a gpu-let that was free and is not any more; of one model, or of all."""
@@ -266,6 +276,10 @@ class Dispatcher:
     def waits(self) -> bool:
         """Whether anything does."""
         return any(self.queues.values())
+
+    def waiting(self) -> int:
+        """Requests that wait, of all models."""
+        return sum(map(len, self.queues.values()))
 
     def give_up(self, model: str, reason: str) -> None:
         """Drops what waits for a model."""

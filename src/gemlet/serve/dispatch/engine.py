@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline, while any wait
+FEW = 1000  # requests that wait, at all of which it costs little to look
+SWEEP_S = 5e-6  # for each that waits, before all are looked at: some twenty times as long as that takes
 LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
@@ -152,9 +154,13 @@ class Engine:
     def cancel(self, call: Call) -> None:
         """Its client is gone. It is not run if it still waits, and not answered."""
         call.gone = True
-        if not self._sweeping:  # all clients that go in this turn of the loop in one look at the queues
+        if not self._sweeping:  # all clients that go until then in one look at the queues
             self._sweeping = True
-            asyncio.get_running_loop().call_soon(self._sweep)
+            waiting, loop = self._dispatcher.waiting(), asyncio.get_running_loop()
+            if waiting < FEW:
+                loop.call_soon(self._sweep)
+            else:  # looking takes long, and what starts meanwhile is looked at anyway
+                loop.call_later(waiting * SWEEP_S, self._sweep)
 
     async def leave(self, specs: Mapping[str, ModelSpec]) -> None:
         """Refuses new requests for what is not in ``specs``, by label, and returns when none of the old ones waits."""
@@ -172,6 +178,11 @@ class Engine:
                     await asyncio.sleep(EXPIRE_S)
         except TimeoutError:
             logger.warning("requests for %s still wait, and are refused", ", ".join(leaving))
+
+    def stay(self) -> None:
+        """Nothing leaves after all."""
+        for served in self.models.values():
+            served.leaving = ""
 
     def _awaited(self, label: str, served: ServedModel) -> bool:
         """Whether requests wait that only this version can answer, and a gpu-let could still take them."""
@@ -469,6 +480,7 @@ class Engine:
                 if self.closing:
                     self._answers.refuse(request, Refusal("unavailable", self.closing, retry_s=1))
                 elif isinstance(error, GpuLetGone):
+                    work.batch.gpu_let.suspended = True  # for this plan and executor: it would be back at once
                     self._again(request)
                 else:
                     self._died_under(request, *self._guilty_of(work.executor))

@@ -40,6 +40,7 @@ class Queue:
         self._requests: deque[Request] = deque()
         self.rows = 0
         self._first_due = inf  # no deadline of a request that may not be late is earlier
+        self.looked = -inf  # when late() last looked at all
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -94,12 +95,19 @@ class Queue:
             self.rows = sum(request.rows for request in self._requests)
         return out
 
+    def to_look_at(self, now: float) -> int:
+        """How many requests late() would look at, where it is more than the head and those that it takes out."""
+        queue = self._requests
+        mixed = bool(queue) and (queue[0].priority != queue[-1].priority or queue[0].may_be_late)
+        return len(queue) if mixed and now > self._first_due else 0
+
     def late(self, now: float) -> Iterable[Request]:
         """Takes out those whose deadline has passed. Looks at more than the head only where it must."""
         queue = self._requests
         if queue and (queue[0].priority != queue[-1].priority or queue[0].may_be_late):
             if now <= self._first_due:
                 return ()
+            self.looked = now
             out = self.remove(lambda request: request.deadline < now and not request.may_be_late)
             self._first_due = min((request.deadline for request in self if not request.may_be_late), default=inf)
             return out

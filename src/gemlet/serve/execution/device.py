@@ -126,15 +126,14 @@ class Device:
             self.parked = False
 
     async def prepare(self, models: Mapping[str, ModelSpec], gpu_lets: Sequence[GpuLet]) -> None:
-        """Loads what is not there yet and makes the gpu-lets, beside those that run. Raises GemletError.
+        """Loads what is not there yet and makes the gpu-lets, in place of those that there are. Raises GemletError.
 
         A model that cannot be loaded, or whose load the executor does not survive, is a ModelError with its ``key``.
 
         A device whose executor is being started again gets this when it is back. What is new to it waits for that: only
         then it shows whether it can be loaded.
         """
-        if self.backend not in PER_GPU_LET and models.keys() - self.models.keys():
-            await self._back()
+        await self.load(models)
         async with self._lock:
             if self.parked:
                 if gpu_lets:
@@ -143,17 +142,31 @@ class Device:
             if self.backend in PER_GPU_LET:
                 await self._processes(models, gpu_lets)
                 return
-            executor = self._executors[WHOLE]
-            if executor.died.is_set() and models.keys() - self.models.keys():
-                raise self._away()
             try:
+                executor = await self._load_new(models)  # what has gone with an executor since
                 if not executor.died.is_set():
-                    await self._load(executor, models)
                     await executor.partition(gpu_lets)
             except ExecutorDied:
                 logger.info("device %d is being started again; its gpu-lets come with it", self.index)
             self.models |= models
             self.gpu_lets = tuple(gpu_lets)
+
+    async def load(self, models: Mapping[str, ModelSpec]) -> None:
+        """The part of prepare() that takes long and changes nothing for what runs. Processes of gpu-lets have none."""
+        if self.backend in PER_GPU_LET or not models.keys() - self.models.keys():
+            return
+        await self._back()
+        async with self._lock:
+            if not self.parked:
+                await self._load_new(models)
+
+    async def _load_new(self, models: Mapping[str, ModelSpec]) -> Executor:
+        executor = self._executors[WHOLE]
+        if not executor.died.is_set():
+            await self._load(executor, models)
+        elif models.keys() - self.models.keys():
+            raise self._away()
+        return executor
 
     async def _back(self) -> None:
         """Returns when its executor does not have to be started again. Raises ExecutorFailed."""

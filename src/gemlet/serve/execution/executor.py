@@ -85,7 +85,9 @@ class Lane(asyncio.Protocol):
             end = start + int.from_bytes(self._buffer[at:start], "little")
             if end > len(self._buffer):
                 break
-            self._executor.received(protocol.to_server.decode(bytes(self._buffer[start:end])))
+            with memoryview(self._buffer)[start:end] as part:  # no copy: it may be of many megabytes
+                message = protocol.to_server.decode(part)
+            self._executor.received(message)
             at = end
         del self._buffer[:at]
 

@@ -170,22 +170,7 @@ class Worker:
         """Works until told to stop or until the server is gone."""
         controller = threading.Thread(target=self._obey_or_end, name="orders")
         controller.start()
-        stopped = False
-        while (message := self._channel.receive()) is not None:
-            if isinstance(message, protocol.Run):
-                self._enqueue(message)
-            elif isinstance(message, protocol.Release):
-                with self._arena_lock:
-                    for offset in message.offsets:
-                        self._outputs.release(offset)
-            elif isinstance(message, protocol.Reply):
-                self._python.answered(message)
-            elif isinstance(message, protocol.Stop):
-                stopped = True
-                break
-            elif not isinstance(message, protocol.Begin):
-                self._orders.put(message)
-        if not stopped:
+        if not self._read_until_stopped():
             os._exit(0)  # the results of running batches are no longer needed
         threading.Thread(target=self._end_with_server, daemon=True).start()
         self._orders.put(None)
@@ -195,6 +180,24 @@ class Worker:
         for thread in self._threads:
             thread.join()
         self._python.close()
+
+    def _read_until_stopped(self) -> bool:
+        """Takes what the server sends, until it says so, or is gone."""
+        with _of_use(), suppress(BrokenPipeError, ConnectionResetError):
+            while (message := self._channel.receive()) is not None:
+                if isinstance(message, protocol.Run):
+                    self._enqueue(message)
+                elif isinstance(message, protocol.Release):
+                    with self._arena_lock:
+                        for offset in message.offsets:
+                            self._outputs.release(offset)
+                elif isinstance(message, protocol.Reply):
+                    self._python.answered(message)
+                elif isinstance(message, protocol.Stop):
+                    return True
+                elif not isinstance(message, protocol.Begin):
+                    self._orders.put(message)
+        return False
 
     def _end_with_server(self) -> None:
         """The server kills a process that does not stop, unless it is killed before."""

@@ -15,13 +15,15 @@ from gemlet.serve.execution.executor import STOP_SECONDS
 from gemlet.serve.plan.model import Gpu, PlannedGpuLet, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from gemlet.serve.dispatch.dispatcher import GpuLetState
     from gemlet.serve.dispatch.engine import Engine
     from gemlet.serve.execution.device import Device
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan
+
+    _Had = tuple[dict[str, ModelSpec], tuple[GpuLet, ...]]  # the models and gpu-lets of a device
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +83,18 @@ class Fleet:
                 wanted[device.index] = _models(served, gpu_lets)
                 named = zip(names[device.index], gpu_lets, strict=True)
                 specs[device.index] = [_gpu_let(served, name, gpu_let) for name, gpu_let in named]
-            await self._prepare(wanted, specs)
+            # A device does nothing from when it gives up its gpu-lets until the plan is adopted: not as others load.
+            before = {device.index: (dict(device.models), device.gpu_lets) for device in self.all_devices}
+            await self._on_all(lambda device: device.load(wanted[device.index]), before)
             if models is not None:
                 await self._engine.leave(models)
+            try:
+                await self._on_all(lambda device: device.prepare(wanted[device.index], specs[device.index]), before)
+            except Exception:
+                if models is not None:
+                    self._engine.stay()
+                self._engine.adopt(_with_own(self._plan, self._served()), self._route)
+                raise
             self._plan = plan
             self._names = names
             self._engine.adopt(_with_own(plan, served), self._route, models)
@@ -102,21 +113,15 @@ class Fleet:
             await device.park()
             return True
 
-    async def _prepare(
-        self, wanted: Mapping[int, Mapping[str, ModelSpec]], specs: Mapping[int, Sequence[GpuLet]]
-    ) -> None:
-        """All devices at once. If one cannot, the others get back what they had. Raises GemletError."""
-        before = {device.index: (dict(device.models), device.gpu_lets) for device in self.all_devices}
-        outcomes = await asyncio.gather(
-            *(device.prepare(wanted[device.index], specs[device.index]) for device in self.all_devices),
-            return_exceptions=True,
-        )
+    async def _on_all(self, act: Callable[[Device], Awaitable[None]], before: Mapping[int, _Had]) -> None:
+        """All devices at once. If one cannot, they get back what they had. Raises GemletError."""
+        outcomes = await asyncio.gather(*(act(device) for device in self.all_devices), return_exceptions=True)
         failure = next((outcome for outcome in outcomes if outcome is not None), None)
         if failure is None:
             return
-        for device, outcome in zip(self.all_devices, outcomes, strict=True):
+        for device in self.all_devices:
             models, gpu_lets = before[device.index]
-            if outcome is None:
+            if device.gpu_lets != gpu_lets:
                 await device.prepare(models, gpu_lets)
             await device.retire(frozenset(models))
         raise failure

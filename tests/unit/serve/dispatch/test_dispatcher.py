@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemlet.serve.dispatch import dispatcher
 from gemlet.serve.dispatch.dispatcher import MARGIN_PART, Assignment, Batch, Dispatcher
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet, Task
@@ -283,6 +285,28 @@ def test_a_request_past_its_deadline_is_dropped_anywhere_in_the_queue() -> None:
     queues.expire(60)
     (drop,) = queues.drops()
     assert (drop.request.payload, drop.late) == (50, True)
+
+
+def test_looking_for_what_is_late_takes_little_time_however_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of queues that have to be looked at whole, since something of theirs is due all the time."""
+    monkeypatch.setattr(dispatcher, "EXPIRE_BUDGET", 10)
+    queues = Dispatcher(plan_of((1.0, (task("a"), task("b"), task("c")))), ten_ms, lambda _: 8)
+    send(queues, "a", 0.0, slo=1e9)
+    for model in "abc":
+        for number in range(50):
+            queues.submit(Request(model, 0.0, 0.0, number, may_be_late=True))
+    looked, calls = 0, 60
+    for now in range(1, calls + 1):
+        for model in "abc":
+            queues.submit(Request(model, now - 1, now - 1, "late", priority=1))
+        looked += sum(queue.to_look_at(now) for queue in queues.queues.values())
+        queues.expire(now)
+        looked -= sum(queue.to_look_at(now) for queue in queues.queues.values())
+    assert looked <= 10 * calls + 150
+    dropped = Counter(drop.request.model for drop in queues.drops())
+    assert min(dropped.values()) > calls / 2
+    assert len(dropped) == 3
+    assert queues.waiting() == 150 + 3 * calls - dropped.total()
 
 
 def test_a_request_that_may_be_late_is_late_rather_than_dropped() -> None:

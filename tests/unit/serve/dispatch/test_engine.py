@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gemlet.inference_protocol import tensors
+from gemlet.serve.dispatch import engine
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor, check
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
 from gemlet.serve.dispatch.served import ServedModel
@@ -230,6 +231,8 @@ async def test_a_gpu_let_that_is_gone_costs_nobody_a_try():
     bench.send(1.0)
     for _ in range(5):
         await bench.executor.fail(GpuLetGone("newer partition"))
+        assert not bench.executor.runs  # it would be gone again, as long as this plan is in force
+        bench.adopt()
     await bench.executor.answer()
     assert bench.answers == [[2.0]]
 
@@ -442,6 +445,19 @@ async def test_requests_of_clients_that_are_gone_are_not_run():
     assert bench.answers == [None] * 4 + [[8.0]]
     assert (bench.engine.in_flight, bench.engine.waiting_bytes.total) == (0, 0)
     assert bench.engine.models["echo"].statistics.refused == {"cancelled": 4}
+
+
+@scenario
+async def test_where_much_waits_clients_that_go_have_all_of_it_looked_at_now_and_then_only():
+    bench = Bench()
+    calls = [bench.send(float(value)) for value in range(5)]
+    with mock.patch.object(engine, "FEW", 4), mock.patch.object(engine, "SWEEP_S", 3600.0):
+        for call in calls[1:]:
+            bench.engine.cancel(call)
+            await asyncio.sleep(0)
+    assert bench.engine.in_flight == 5
+    bench.engine._sweep()
+    assert bench.engine.in_flight == 1
 
 
 @scenario

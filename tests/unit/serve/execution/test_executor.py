@@ -195,6 +195,22 @@ def test_a_process_without_the_lane_of_a_gpu_let_is_ended(tmp_path, code):
     asyncio.run(run())
 
 
+def test_a_process_that_reads_no_messages_any_more_is_ended(tmp_path):
+    """It would answer batches by its lanes, and do nothing else."""
+
+    async def run():
+        executor, spec = await started(tmp_path, "def infer(inputs):\n    return {'Y': inputs['X']}\n")
+        await executor.load(spec)
+        await executor.partition([GpuLet(name="let", sm=1.0, models={spec.key: 1})])
+        executor.reply(protocol.Reply(7))  # to nobody
+        async with asyncio.timeout(PATIENCE_S):
+            assert await executor.reap() == NO_ORDERS
+            await executor.died.wait()
+        await executor.close()
+
+    asyncio.run(run())
+
+
 def test_what_comes_as_a_lane_ends_is_not_lost(tmp_path):
     """The server may know of the lane's end before it knows of that of the process."""
 

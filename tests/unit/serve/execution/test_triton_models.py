@@ -274,6 +274,63 @@ def test_a_coroutine_may_ask_one_that_takes_turns_with_it(tmp_path):
     np.testing.assert_array_equal(arrays(answer)["Y"], rows(7))
 
 
+def test_a_request_to_another_model_has_the_types_that_the_server_reads(tmp_path):
+    code = ASKS.replace("timeout=9", "timeout=9e6").replace(
+        "inputs=request.inputs()", "inputs=[pb_utils.Tensor(7, request.inputs()[0].as_numpy())]"
+    )
+    executor = Executor(tmp_path, asks=code)
+    asked = executor.ask("asks", (info(), rows(3)))
+    assert protocol.to_server.decode(protocol.frame(asked)[protocol.LENGTH_BYTES :]) == asked
+    assert (asked.timeout_us, asked.inputs[0].name) == (9_000_000, "7")
+    executor.worker._python.answered(protocol.Reply(asked.number, error="no input 7"))
+    executor.said.messages.get(timeout=60)
+    executor.close()
+
+
+@pytest.mark.parametrize("code", [99, -9, "NONE", None])
+def test_an_error_of_a_code_that_is_none_fails_its_own_request_only(code):
+    assert pb_utils.TritonError("no", code).code_name() == "UNKNOWN"
+
+
+GIVES_UP = (
+    ASKS.replace("def execute", "async def execute")
+    .replace("asked.exec()", "await given_up(asked)")
+    .replace(
+        "class TritonPythonModel",
+        """\
+import asyncio
+
+async def given_up(asked):
+    waiting = asyncio.ensure_future(asked.async_exec())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    return pb_utils.InferenceResponse(error="gave up")
+
+class TritonPythonModel""",
+    )
+)
+
+
+def test_an_answer_that_a_coroutine_does_not_wait_for_any_more_harms_nobody(tmp_path):
+    executor = Executor(tmp_path, asks=GIVES_UP)
+    asked = executor.ask("asks", (info(), rows(3)))
+    assert executor.said.messages.get(timeout=60).answers == (protocol.FailedRequest("gave up", "INTERNAL"),)
+    executor.worker._python.answered(reply(asked, rows(6)))
+    executor.close()
+
+
+def test_an_answer_that_is_none_is_the_error_of_who_asked(tmp_path):
+    executor = Executor(tmp_path, asks=ASKS)
+    asked = executor.ask("asks", (info(), rows(3)))
+    executor.worker._python.answered(
+        protocol.Reply(asked.number, (protocol.ArenaTensor("Y", "FP32", (3,), -1, 1, b"?"),))
+    )
+    (answer,) = executor.said.messages.get(timeout=60).answers
+    executor.close()
+    assert isinstance(answer, protocol.FailedRequest)
+
+
 def test_a_request_to_another_model_that_no_message_can_have_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol, "MAX_NESTED", 7)
     executor = Executor(tmp_path, asks=ASKS)

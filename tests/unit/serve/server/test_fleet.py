@@ -27,11 +27,17 @@ class Device:
         self.models, self.memory, self.gpu_lets = {}, {}, ()
         self.log = []
         self.fails = False
+        self.loads = asyncio.Event()
+        self.loads.set()
         self._executor = Executor()
 
     def executor(self, gpu_let):
         assert gpu_let in {each.name for each in self.gpu_lets}
         return self._executor
+
+    async def load(self, models):
+        await self.loads.wait()
+        self.models |= models
 
     async def prepare(self, models, gpu_lets):
         if self.fails:
@@ -108,6 +114,47 @@ def test_when_one_device_cannot_all_stay_as_they_were():
         assert first.log == [["gpu0/let0"], ["gpu0/let1"], ["gpu0/let0"]]
         assert engine.serves("a")
         assert not engine.serves("c")
+
+    asyncio.run(run())
+
+
+def test_no_device_gives_its_gpu_lets_up_for_what_another_one_still_loads_or_runs():
+    async def run():
+        fleet, engine, (first, second) = fleet_of(2)
+        await fleet.apply(plan_of(gpu0=[(1.0, "a")], gpu1=[(1.0, "a")]))
+        second.loads.clear()
+        plan = plan_of(gpu0=[(0.5, "a")], gpu1=[(0.5, "a"), (0.5, "b")])
+        applying = asyncio.create_task(fleet.apply(plan, {name: engine.models[name].spec for name in "ab"}))
+        await asyncio.sleep(0.01)
+        assert first.log == [["gpu0/let0"]]
+        engine.leave, left = leaves(first)
+        second.loads.set()
+        await applying
+        assert left == [[["gpu0/let0"]]]
+        assert first.log == [["gpu0/let0"], ["gpu0/let1"]]
+
+    def leaves(device):
+        left = []
+
+        async def leave(_):
+            left.append(list(device.log))
+
+        return leave, left
+
+    asyncio.run(run())
+
+
+def test_what_was_to_leave_stays_where_a_device_cannot_change():
+    async def run():
+        fleet, engine, (device,) = fleet_of()
+        await fleet.apply(plan_of(gpu0=[(0.5, "a"), (0.5, "b")]))
+        device.fails = True
+        for gpu_let in engine._dispatcher.gpu_lets:
+            gpu_let.suspended = True  # a batch came back from where there was none
+        with pytest.raises(ModelError, match="no room"):
+            await fleet.apply(plan_of(gpu0=[(1.0, "a")]), {"a": engine.models["a"].spec})
+        assert engine.models["b"].leaving == ""
+        assert not engine.why_not("b")
 
     asyncio.run(run())
 

@@ -72,7 +72,7 @@ class TritonError:
         return self._code
 
     def code_name(self) -> str:
-        return self._NAMES[self._code]
+        return self._NAMES[self._code] if self._code in range(len(self._NAMES)) else "UNKNOWN"
 
 
 class Tensor:

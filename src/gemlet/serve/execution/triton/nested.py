@@ -73,7 +73,9 @@ class Nested:
         nbytes = sum(array.nbytes for array in inputs.values())
         if nbytes > protocol.MAX_NESTED:
             raise ModelError(f"a request to {model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}")
-        given = tuple(_tensor(name, array) for name, array in inputs.items())
+        # Of these types: what is another in a message costs the whole executor, and 1e6 is a common timeout.
+        model, version, timeout_us = str(model), str(version), int(timeout_us)
+        given = tuple(_tensor(str(name), array) for name, array in inputs.items())
         with self._lock:
             self._waiting[number] = future, outputs
         try:
@@ -88,16 +90,21 @@ class Nested:
         """What the server says to one."""
         with self._lock:
             future, wanted = self._waiting.pop(message.number)
+        if not future.set_running_or_notify_cancel():  # a coroutine that gave up waiting has cancelled it
+            return
         if message.error is not None:
             future.set_exception(ModelError(message.error))
             return
-        future.set_result(
-            {
+        try:
+            answer = {
                 each.name: tensors.to_array(bytearray(each.inline), each.datatype, each.shape)
                 for each in message.outputs
                 if not wanted or each.name in wanted
             }
-        )
+        except Exception as error:  # noqa: BLE001  it is the answer
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
 
 
 class Around:

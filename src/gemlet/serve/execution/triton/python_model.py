@@ -112,7 +112,7 @@ def _response(given: Any, wanted: Sequence[str]) -> Response:
         raise ModelError(f"execute gave a {type(given).__name__} in place of an InferenceResponse", hint=hint)
     error = given.error()
     if error is not None:
-        return Failure(error.message(), error.code_name())
+        return Failure(str(error.message()), str(error.code_name()))
     found: dict[str, np.ndarray] = {}
     for tensor in given.output_tensors():
         name = tensor.name()
