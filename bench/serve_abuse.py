@@ -1,13 +1,17 @@
 """What clients who mean harm take from `gemlet serve`, and from the clients beside them: memory, and time.
 
-python -m bench.serve_abuse [--seconds 300] [--rounds N] [-o RESULT.json]
+python -m bench.serve_abuse [--seconds 300] [--rounds N] [--only KIND]... [-o RESULT.json]
 
 Starts the server on a repository of two models, one in the server itself and one in an executor on the CPU. Good
-clients ask one request after another, for a fifth of the time alone and then while the abuse goes on: uploads that are
-broken off, gzip bodies that inflate a thousandfold, bodies that never end, headers that never end, connections that
-nobody uses, answers that nobody reads, large JSON, and messages of gRPC that are large to read. With `--rounds` each
-abuse comes so many times in place of the time. Verdicts: every good request is answered, the server's resident memory
-afterwards is within 10 % of before, and the p99 of good requests within twice what it was alone.
+clients ask one request after another, for a fifth of the time alone, then beside one kind of abuse after another, and
+for the second half beside all of them: uploads that are broken off, gzip bodies that inflate a thousandfold, bodies
+that never end, headers that never end, connections that nobody uses, answers that nobody reads, large JSON, and
+messages of gRPC that are large to read. With `--rounds` each abuse comes so many times in place of the time; `--only`
+leaves out the other kinds. Verdicts: every good request is answered, the server's resident memory afterwards is within
+10 % of before, and the p99 of good requests within twice what it was alone.
+
+longest stall   of the server's event loop (bench.watched_server): how long it did not come around, and how much of that
+                its own thread computed, where it was; other work on the machine makes only the first longer
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import psutil
 
 from bench.arguments import count, output, positive
 from bench.quantiles import quantile
-from bench.report import end
+from bench.report import end, grid
 from gemlet.inference_protocol import inference_pb2 as messages
 
 if TYPE_CHECKING:
@@ -41,13 +45,24 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 LARGEST = 64 * MIB
 GOOD = 4  # clients
-ALONE = 0.2  # part of the time in which they are alone
+ALONE, TOGETHER = 0.2, 0.5  # parts of the time in which they are alone, and beside all kinds of abuse
 ANSWER_S = 60.0
 SEND_S = 3.0
 SETTLE_S = 15.0  # for the server to notice that clients are gone
 GROWTH = 1.10
 SLOWER = 2.0
 NICE = 10
+KINDS = {  # of abuse, and the methods of Abuse
+    "uploads broken off": "broken_off",
+    "gzip": "gzip",
+    "bodies that never end": "unfinished",
+    "headers that never end": "headers",
+    "connections": "connections",
+    "answers not read": "unread",
+    "large JSON": "large_json",
+    "gRPC contents": "contents",
+    "gRPC broken off": "grpc_broken_off",
+}
 FLOAT = "{name: %s, datatype: FP32, shape: [-1]}"
 CONFIG = f"max_batch: 8\nslo: 60s\ninputs: [{FLOAT % 'X'}]\noutputs: [{FLOAT % 'Y'}]\n"
 MODEL = 'def infer(inputs):\n    return {"Y": inputs["X"] + 1}\n'
@@ -114,15 +129,7 @@ class Abuse:
         self._http = http
         self._channel = channel
         self.kinds: dict[str, Callable[[], Awaitable[None]]] = {
-            "uploads broken off": self.broken_off,
-            "gzip": self.gzip,
-            "bodies that never end": self.unfinished,
-            "headers that never end": self.headers,
-            "connections": self.connections,
-            "answers not read": self.unread,
-            "large JSON": self.large_json,
-            "gRPC contents": self.contents,
-            "gRPC broken off": self.grpc_broken_off,
+            kind: getattr(self, name) for kind, name in KINDS.items()
         }
         self._zeros = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],"data":[%s0]}]}'
         self._bomb = gzip.compress(self._zeros % (LARGEST // 2 - 100, b"0," * (LARGEST // 2 - 101)), 9)
@@ -197,13 +204,15 @@ def resident(pid: int) -> int:
     return int(psutil.Process(pid).memory_info().rss)
 
 
-async def attack(document: dict[str, Any], seconds: float, rounds: int | None) -> dict[str, int]:
-    """Every kind of abuse at once, again and again; how often each came. In a process of its own."""
+async def attack(
+    document: dict[str, Any], seconds: float, rounds: int | None, kinds: tuple[str, ...]
+) -> dict[str, int]:
+    """These kinds of abuse at once, again and again; how often each came. In a process of its own."""
     host, _, port = document["http"].rpartition(":")
     options = [("grpc.max_send_message_length", -1)]
     async with grpc.aio.insecure_channel(document["grpc"], options=options) as channel:
         abuse = Abuse((host, int(port)), channel)
-        counts = dict.fromkeys(abuse.kinds, 0)
+        counts = dict.fromkeys(kinds, 0)
 
         async def repeat(kind: str) -> None:
             end = time.monotonic() + seconds
@@ -211,45 +220,73 @@ async def attack(document: dict[str, Any], seconds: float, rounds: int | None) -
                 await abuse.kinds[kind]()
                 counts[kind] += 1
 
-        await asyncio.gather(*(repeat(kind) for kind in abuse.kinds))
+        await asyncio.gather(*(repeat(kind) for kind in kinds))
     return counts
 
 
-def attacked(document: dict[str, Any], seconds: float, rounds: int | None) -> dict[str, int]:
+def attacked(
+    document: dict[str, Any], seconds: float, rounds: int | None, kinds: tuple[str, ...]
+) -> tuple[dict[str, int], float]:
+    """What attack() gives, and when it began."""
     if rounds is None:  # else nothing is measured, and on a busy machine it would not get on
-        os.nice(NICE)  # those who are measured share the machine with it
-    return asyncio.run(attack(document, seconds, rounds))
+        os.nice(NICE - os.nice(0))  # those who are measured share the machine with it
+    began = time.monotonic()
+    return asyncio.run(attack(document, seconds, rounds, kinds)), began
 
 
-async def run(document: dict[str, Any], seconds: float, rounds: int | None) -> dict[str, Any]:
+async def run(
+    document: dict[str, Any], seconds: float, rounds: int | None, kinds: tuple[str, ...], stalls: Path
+) -> dict[str, Any]:
     """What a server, given by the line it started with, comes to."""
     host, _, port = document["http"].rpartition(":")
     http = host, int(port)
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         # Once before: processes start, allocators and arenas take what they take.
-        await loop.run_in_executor(pool, attacked, document, 0.0, 1)
+        await loop.run_in_executor(pool, attacked, document, 0.0, 1, kinds)
         await asyncio.sleep(1.0)
-        alone = await good_clients(http, asyncio.sleep(ALONE * seconds))
+        began = time.monotonic()
+        alone = told(await good_clients(http, asyncio.sleep(ALONE * seconds)))
+        alone |= longest(stalls, began)
         before = highest = resident(document["pid"])
-        beside_work = loop.run_in_executor(pool, attacked, document, seconds * (1 - ALONE), rounds)
 
-        async def watch() -> None:
-            nonlocal highest
-            while not beside_work.done():
-                highest = max(highest, resident(document["pid"]))
-                await asyncio.sleep(0.05)
+        async def beside(kinds: tuple[str, ...], seconds: float) -> dict[str, Any]:
+            work = loop.run_in_executor(pool, attacked, document, seconds, rounds, kinds)
 
-        watching = asyncio.create_task(watch())
-        beside = await good_clients(http, beside_work)
-        await watching
+            async def watch() -> None:
+                nonlocal highest
+                while not work.done():
+                    highest = max(highest, resident(document["pid"]))
+                    await asyncio.sleep(0.05)
+
+            watching = asyncio.create_task(watch())
+            found = told(await good_clients(http, work))
+            await watching
+            counts, began = work.result()
+            return found | longest(stalls, began) | {"rounds": counts}
+
+        part = (1 - ALONE - TOGETHER) / len(kinds)
+        each = {kind: await beside((kind,), part * seconds) for kind in kinds} if len(kinds) > 1 else {}
+        together = await beside(kinds, (TOGETHER if each else 1 - ALONE) * seconds)
     after = await settled(document["pid"], before)
     return {
-        "rounds": beside_work.result(),
         "resident": {"before": before, "highest": highest, "after": after, "ratio": after / before},
-        "alone": told(alone),
-        "beside": told(beside),
+        "rounds": together.pop("rounds"),
+        "alone": alone,
+        "each": each,
+        "beside": together,
     }
+
+
+def longest(stalls: Path, since: float) -> dict[str, Any]:
+    """The longest stalls of the server's event loop, by the clock and by what it computed."""
+    found = [json.loads(line) for line in stalls.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    found = [each for each in found if each["at"] >= since]
+    if not found:
+        return {"stall_ms": 0.0, "computed_ms": 0.0, "computed_at": []}
+    computed = max(found, key=lambda each: float(each["cpu_ms"]))
+    stall_ms = max(each["ms"] for each in found)
+    return {"stall_ms": stall_ms, "computed_ms": computed["cpu_ms"], "computed_at": computed["where"]}
 
 
 async def good_clients(http: tuple[str, int], meanwhile: Awaitable[Any]) -> list[Good]:
@@ -287,31 +324,49 @@ def told(clients: list[Good]) -> dict[str, Any]:
 
 def verdicts(found: dict[str, Any]) -> dict[str, bool]:
     memory = found["resident"]
+    phases = [found["alone"], *found["each"].values(), found["beside"]]
     return {
-        "every good request answered": not found["alone"]["failed"] and not found["beside"]["failed"],
+        "every good request answered": not any(phase["failed"] for phase in phases),
         "memory afterwards": memory["after"] <= allowed(memory["before"]),
         "p99 beside": found["beside"]["p99_ms"] <= SLOWER * found["alone"]["p99_ms"],
     }
+
+
+def lines(found: dict[str, Any]) -> str:
+    """A line for each kind of abuse."""
+    head = ["beside", "requests", "p50 ms", "p99 ms", "max ms", "longest stall ms", "of it computed", "at"]
+    phases = {"nothing": found["alone"], **found["each"], "all": found["beside"]}
+    columns = ("p50_ms", "p99_ms", "max_ms", "stall_ms", "computed_ms")
+    rows = [
+        [name, str(phase["requests"]), *(f"{phase[column]:.2f}" for column in columns), *phase["computed_at"][-1:]]
+        for name, phase in phases.items()
+    ]
+    return grid(head, [row + [""] * (len(head) - len(row)) for row in rows], left=(0, -1))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=positive, default=300.0)
     parser.add_argument("--rounds", type=count, help="of each abuse, in place of the time")
+    parser.add_argument("--only", action="append", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("-o", "--output", type=output, metavar="FILE")
     arguments = parser.parse_args()
+    kinds = tuple(arguments.only or KINDS)
     with tempfile.TemporaryDirectory() as folder:
         write_repository(Path(folder, "models"))
-        command = [sys.executable, "-m", "gemlet", "serve", f"{folder}/models", "--executor", "cpu"]
-        command += ["--http-port", "0", "--grpc-port", "0", "-o", "json"]
+        stalls = Path(folder, "stalls")
+        command = [sys.executable, "-m", "bench.watched_server", str(stalls), "serve", f"{folder}/models"]
+        command += ["--executor", "cpu", "--http-port", "0", "--grpc-port", "0", "-o", "json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
                 document = json.loads(server.stdout.readline())
-                found = asyncio.run(run(document, arguments.seconds, arguments.rounds))
+                found = asyncio.run(run(document, arguments.seconds, arguments.rounds, kinds, stalls))
             finally:
                 server.terminate()
-    return end(found, verdicts(found), arguments.output)
+    status = end(found, verdicts(found), arguments.output)
+    print(lines(found))
+    return status
 
 
 if __name__ == "__main__":

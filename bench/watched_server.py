@@ -1,0 +1,75 @@
+"""The `gemlet` command with a watch on its event loop: `python -m bench.watched_server STALLS serve ...`.
+
+Writes a line of JSON to the file STALLS for each time that the loop did not come around for LEAST_MS: when that began
+(time.monotonic()), how long it took, how much of that the loop's own thread computed, and where it was. A thread that
+holds the interpreter's lock, or others who use the processor, make it longer than what was computed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+LEAST_MS = 4.0
+BETWEEN_S = 0.002
+OWN = "/gemlet/"
+DEPTH = 5  # innermost frames that are told
+
+
+def watch(loop: Any, stalls: Path) -> None:
+    """To be called in the loop's thread, before it runs."""
+    main = threading.get_ident()
+    clock = time.pthread_getcpuclockid(main)
+
+    def look() -> None:
+        came = threading.Event()
+        with stalls.open("a", buffering=1) as file:
+            while True:
+                came.clear()
+                began, computed = time.monotonic(), time.clock_gettime(clock)
+                try:
+                    loop.call_soon_threadsafe(came.set)
+                except RuntimeError:  # the loop has ended
+                    return
+                came.wait(LEAST_MS / 1000)
+                late = time.monotonic() - began >= LEAST_MS / 1000  # also where this thread did not get its turn
+                where = _where(sys._current_frames().get(main)) if late else []
+                came.wait()
+                took_ms = 1000 * (time.monotonic() - began)
+                if took_ms >= LEAST_MS:
+                    cpu_ms = 1000 * (time.clock_gettime(clock) - computed)
+                    file.write(json.dumps({"at": began, "ms": took_ms, "cpu_ms": cpu_ms, "where": where}) + "\n")
+                time.sleep(BETWEEN_S)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def _where(frame: Any) -> list[str]:
+    found = traceback.extract_stack(frame)[-DEPTH:] if frame is not None else []
+    return [f"{each.filename.rpartition(OWN)[2]}:{each.lineno} {each.name}" for each in found]
+
+
+def main() -> None:
+    stalls = Path(sys.argv.pop(1))
+    made = uvloop.new_event_loop
+
+    def watched() -> Any:
+        loop = made()
+        watch(loop, stalls)
+        return loop
+
+    uvloop.new_event_loop = watched
+    from gemlet import __main__  # which reads the arguments that are left
+
+    __main__.main()
+
+
+if __name__ == "__main__":
+    main()
