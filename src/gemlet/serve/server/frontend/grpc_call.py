@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
 
+    from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Refusal
     from gemlet.serve.server.frontend.one_by_one import OneByOne
     from gemlet.serve.server.frontend.regions import UserRegions
@@ -35,7 +36,7 @@ class Handler(Protocol):
         """Of a message, with its prefix, that waits for the end of its call; the client owes that. 0: there is none."""
         ...
 
-    def message(self, data: bytes, encoding: bytes) -> None:
+    def message(self, data: Buffer, encoding: bytes) -> None:
         """One that is whole. ``encoding``: empty, gzip or deflate."""
         ...
 

@@ -316,7 +316,7 @@ class GrpcConnection(asyncio.Protocol):
             found = grpc_wire.taken(call.buffer, self.server.limits.request_bytes)
             if found is None:
                 break
-            compressed, message = found
+            compressed, message, call.buffer = found
             call.began = None
             if compressed and call.encoding == b"identity":
                 call.end(Status.INTERNAL, "a message is compressed, and no grpc-encoding says how")

@@ -6,8 +6,6 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message import DecodeError
-
 from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch.call import Call, Refusal
 from gemlet.serve.dispatch.engine import now_ms
@@ -28,6 +26,7 @@ from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.access import Tokens
@@ -63,13 +62,13 @@ class Single:
 
     def __init__(self, call: GrpcCall) -> None:
         self._call = call
-        self._message: tuple[bytes, bytes] | None = None
+        self._message: tuple[Buffer, bytes] | None = None
 
     @property
     def kept_bytes(self) -> int:
         return grpc_wire.PREFIX_BYTES + len(self._message[0]) if self._message is not None else 0
 
-    def message(self, data: bytes, encoding: bytes) -> None:
+    def message(self, data: Buffer, encoding: bytes) -> None:
         if self._message is not None:
             self._call.refuse(Refusal("invalid", "expected one message"))
         self._message = data, encoding
@@ -81,7 +80,7 @@ class Single:
         else:
             self.act(*message)
 
-    def act(self, data: bytes, encoding: bytes) -> None:
+    def act(self, data: Buffer, encoding: bytes) -> None:
         """Answers the message."""
         raise NotImplementedError
 
@@ -99,11 +98,11 @@ class Control(Single):
         super().__init__(call)
         self._answer = answer
 
-    def act(self, data: bytes, encoding: bytes) -> None:
+    def act(self, data: Buffer, encoding: bytes) -> None:
         try:
             if len(data) > limits.CONTROL_BYTES:
                 raise Refusal("invalid", f"the message has {len(data)} bytes: expected at most {limits.CONTROL_BYTES}")
-            plain = unpacking.inflate(data, encoding, limits.CONTROL_BYTES) if encoding else data
+            plain = unpacking.inflate(data, encoding, limits.CONTROL_BYTES) if encoding else bytes(data)
         except Refusal as refusal:
             self._call.refuse(refusal)
             return
@@ -119,7 +118,7 @@ class Infer(Single):
         self._server = server
         self._asking: Asking | None = None
 
-    def act(self, data: bytes, encoding: bytes) -> None:
+    def act(self, data: Buffer, encoding: bytes) -> None:
         self._asking = Asking(self._server, self._call, self._respond, self._refuse)
         self._asking.take(data, encoding)
 
@@ -157,7 +156,7 @@ class Asking:
         self._arrived = now_ms()
         self._call: Call | None = None  # while the engine has it
 
-    def take(self, data: bytes, encoding: bytes) -> None:
+    def take(self, data: Buffer, encoding: bytes) -> None:
         """What takes long to read is read in another process."""
         try:
             if encoding and len(data) <= limits.HERE_BYTES:
@@ -166,10 +165,10 @@ class Asking:
             parsed = raw_messages.parse(data) if not encoding else None
             if parsed is not None:
                 self._ask(*parsed)
-            elif encoding or infer_messages.structure(data, limits.HERE_BYTES) > limits.HERE_BYTES:
+            elif encoding or (divided := infer_messages.divided(data, limits.HERE_BYTES)) is None:
                 self._grpc.later(self._take_large(data, encoding))
             else:
-                self._read(data)
+                self._read(divided)
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(intake.refusal_of(error))
 
@@ -179,25 +178,22 @@ class Asking:
         if call is not None:
             self._server.service.engine.cancel(call)
 
-    async def _take_large(self, data: bytes, encoding: bytes) -> None:
+    async def _take_large(self, data: Buffer, encoding: bytes) -> None:
         most, nbytes = self._server.limits.request_bytes, len(data)
         self._grpc.holds(nbytes)
         try:
-            plain = await self._server.unpacking.inflating(unpacking.unpack_message, data, encoding, most)
-            self._read(plain, checked=True)
+            divided = await self._server.unpacking.inflating(unpacking.unpack_message, data, encoding, most)
+            self._read(divided, checked=True)
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(intake.refusal_of(error))
         finally:
             self._grpc.holds(-nbytes)
 
-    def _read(self, data: bytes, *, checked: bool = False) -> None:
+    def _read(self, divided: infer_messages.Divided, *, checked: bool = False) -> None:
         """``checked``: in another process. Raises Refusal."""
-        try:
-            request = messages.ModelInferRequest.FromString(data)
-        except DecodeError as error:
-            raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
+        request = infer_messages.read(divided.structure)
         self.id = request.id
-        given, form, parameters = infer_messages.parse(request, self._grpc.connection.regions)
+        given, form, parameters = infer_messages.parse(request, divided.raw, self._grpc.connection.regions)
         if checked:
             request_checks.are_checked(given)
         self._ask(given, form, parameters)
@@ -265,7 +261,7 @@ class InferStream:
     def full(self) -> bool:
         return self._behind >= STREAM_BEHIND
 
-    def message(self, data: bytes, encoding: bytes) -> None:
+    def message(self, data: Buffer, encoding: bytes) -> None:
         self._behind += 1
         asking = Asking(
             self._server,

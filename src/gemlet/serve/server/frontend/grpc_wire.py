@@ -6,6 +6,7 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.status import GRPC
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ def framed(message: Buffer) -> bytes:
     return b"".join((b"\0", len(message).to_bytes(4, "big"), message))
 
 
-def taken(buffer: bytearray, most: int) -> tuple[bool, bytes] | None:
-    """The first message of what came, cut off from it, and whether it is compressed; None: it is not whole yet.
+def taken(buffer: bytearray, most: int) -> tuple[bool, Buffer, bytearray] | None:
+    """The first message of what came, whether it is compressed, and what came after it; None: it is not whole yet.
 
-    Raises TooLong for one of more than ``most`` bytes as soon as its length is known.
+    A large message is a view of the buffer. Raises TooLong for one of more than ``most`` bytes as soon as its length is
+    known.
     """
     if len(buffer) < PREFIX_BYTES:
         return None
@@ -64,10 +66,13 @@ def taken(buffer: bytearray, most: int) -> tuple[bool, bytes] | None:
         raise TooLong(f"the message has {end - PREFIX_BYTES} bytes: expected at most {most}")
     if len(buffer) < end:
         return None
-    message = bytes(memoryview(buffer)[PREFIX_BYTES:end])
-    compressed = bool(buffer[0])
+    compressed, message = bool(buffer[0]), memoryview(buffer)[PREFIX_BYTES:end]
+    if end > limits.HERE_BYTES:
+        return compressed, message, buffer[end:]
+    whole = bytes(message)
+    message.release()
     del buffer[:end]
-    return compressed, message
+    return compressed, whole, buffer
 
 
 def timeout_ms(value: bytes) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -21,7 +21,7 @@ from gemlet.serve.server.frontend.request_checks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.answer_form import Finished
@@ -51,35 +51,45 @@ CONTENTS = {
 }
 
 
-def structure(message: bytes, limit: int) -> int:
-    """Bytes of a ModelInferRequest beside its raw contents, at least; what reading it costs. Beyond ``limit`` a guess.
+class Divided(NamedTuple):
+    """A ModelInferRequest: all but its raw contents, which are not copied, and these."""
 
-    Of the message's own fields only: something that is not such a message costs ``limit`` + 1.
-    """
-    at, cost, end = 0, 0, len(message)
+    structure: bytes
+    raw: list[tensors.Buffer]
+
+
+def divided(message: tensors.Buffer, limit: int) -> Divided | None:
+    """None: reading it would take longer than reading ``limit`` bytes of text, or it is not such a message."""
+    view, at, end, cost = memoryview(message), 0, len(message), 0
+    structure, raw = [], list[tensors.Buffer]()
     try:
         while at < end and cost <= limit:
+            begun = at
             tag, at = varint(message, at)
             if tag & 7 != LENGTH_DELIMITED:
-                return limit + 1
+                return None
             size, at = varint(message, at)
-            at += size
-            cost += FIELD_COST + (0 if tag >> 3 == RAW_INPUT_CONTENTS else size)
+            data, at = view[at : at + size], at + size
+            cost += FIELD_COST
+            if tag >> 3 == RAW_INPUT_CONTENTS:
+                raw.append(data)
+            else:
+                structure.append(view[begun:at])
+                cost += size
     except IndexError:
-        return limit + 1
-    return cost
+        return None
+    return Divided(b"".join(structure), raw) if at == end and cost <= limit else None
 
 
-def plain_message(message: bytes, limit: int) -> bytes:
+def plain_message(message: bytes, limit: int) -> Divided:
     """The request with all its contents raw, ``limit`` bytes of them, BYTES checked. Takes time and memory by its size.
 
     Raises Refusal.
     """
-    try:
-        request = inference_pb2.ModelInferRequest.FromString(message)
-    except DecodeError as error:
-        raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
-    raw, plain_contents = iter(request.raw_input_contents), []
+    request = read(message)
+    if len(request.raw_input_contents) > len(request.inputs):
+        raise _too_many_raw()
+    raw, plain_contents = iter(request.raw_input_contents), list[tensors.Buffer]()
     left = limit
     for each in request.inputs:
         if each.HasField("contents"):
@@ -94,22 +104,36 @@ def plain_message(message: bytes, limit: int) -> bytes:
     plain_contents += raw
     del request.raw_input_contents[:]
     check_structure(request.ByteSize())
-    request.raw_input_contents.extend(plain_contents)
-    return request.SerializeToString()
+    return Divided(request.SerializeToString(), plain_contents)
 
 
-def parse(request: inference_pb2.ModelInferRequest, regions: UserRegions) -> tuple[list[Tensor], Form, dict[str, Any]]:
-    """Inputs, the form of the answer, and the parameters. Inputs in shared memory are yet to be read (regions.py).
+def read(structure: bytes) -> inference_pb2.ModelInferRequest:
+    """Raises Refusal."""
+    try:
+        return inference_pb2.ModelInferRequest.FromString(structure)
+    except DecodeError as error:
+        raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
+
+
+def parse(
+    request: inference_pb2.ModelInferRequest, contents: Iterable[tensors.Buffer], regions: UserRegions
+) -> tuple[list[Tensor], Form, dict[str, Any]]:
+    """Inputs, the form of the answer, and the parameters. ``contents``: raw. Inputs in shared memory are yet to be read
+    (regions.py).
 
     Raises Refusal.
     """
-    raw = iter(request.raw_input_contents)
+    raw = iter(contents)
     regions.check_sizes(plain(each.parameters) for each in request.inputs if each.parameters)
     given = [_tensor(each, raw, regions) for each in request.inputs]
     if next(raw, None) is not None:
-        raise Refusal("invalid", "raw_input_contents has more entries than there are inputs for them")
+        raise _too_many_raw()
     default, outputs, parameters = form_of(request)
     return given, Form(request.model_name, request.model_version, request.id, default, outputs), parameters
+
+
+def _too_many_raw() -> Refusal:
+    return Refusal("invalid", "raw_input_contents has more entries than there are inputs for them")
 
 
 def form_of(request: inference_pb2.ModelInferRequest) -> tuple[Wanted, dict[str, Wanted] | None, dict[str, Any]]:
@@ -182,7 +206,7 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: tensors.Buffer, at: int) -> tuple[int, int]:
     """A number of the wire format, and where it ends. Raises IndexError."""
     value = shift = 0
     while True:
@@ -196,14 +220,14 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             raise IndexError
 
 
-def _tensor(each: Any, raw: Iterator[bytes], regions: UserRegions) -> Tensor:
+def _tensor(each: Any, raw: Iterator[tensors.Buffer], regions: UserRegions) -> Tensor:
     check_shape(each.name, each.shape)
     if "shared_memory_region" in each.parameters:
         return regions.tensor(each.name, each.datatype, each.shape, plain(each.parameters))
     return Tensor(each.name, each.datatype, tuple(each.shape), _contents(each, raw))
 
 
-def _contents(each: Any, raw: Iterator[bytes]) -> tensors.Buffer:
+def _contents(each: Any, raw: Iterator[tensors.Buffer]) -> tensors.Buffer:
     if not each.HasField("contents"):
         data = next(raw, None)
         if data is None:

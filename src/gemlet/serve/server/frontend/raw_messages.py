@@ -20,6 +20,7 @@ from gemlet.serve.server.frontend.infer_messages import form_of, varint
 from gemlet.serve.server.frontend.request_checks import STRUCTURE_BYTES, STRUCTURES, check_shape
 
 if TYPE_CHECKING:
+    from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.server.frontend.answer_form import Parameters, Wanted
 
 MOST_FIELDS = 64  # of a message
@@ -39,7 +40,7 @@ class Structure(NamedTuple):
     parameters: Parameters
 
 
-def parse(message: bytes) -> tuple[list[Tensor], Form, Parameters] | None:
+def parse(message: Buffer) -> tuple[list[Tensor], Form, Parameters] | None:
     """As infer_messages.parse(), of bytes; None: the request is not of this form, or is not valid."""
     found = _divided(message)
     if found is None:
@@ -58,12 +59,11 @@ def parse(message: bytes) -> tuple[list[Tensor], Form, Parameters] | None:
     return given, Form(known.model, known.version, own, known.default, known.outputs), known.parameters
 
 
-def _divided(message: bytes) -> tuple[bytes, bytes, list[memoryview]] | None:
+def _divided(message: Buffer) -> tuple[bytes, bytes, list[memoryview]] | None:
     """Structure, id and raw contents; None: fields are in another order, or too many, or there are no raw contents."""
     view = memoryview(message)
-    at = before = id_at = id_end = 0
+    at = before = id_at = id_start = id_end = 0
     structure_end = -1
-    name = b""
     raw: list[memoryview] = []
     try:
         for _ in range(MOST_FIELDS):
@@ -78,7 +78,7 @@ def _divided(message: bytes) -> tuple[bytes, bytes, list[memoryview]] | None:
             elif tag not in BEFORE_RAW or tag < before or (tag == before and tag <= ID):
                 return None
             elif tag == ID:
-                id_at, id_end, name = at, end, message[start:end]
+                id_at, id_start, id_end = at, start, end
             at, before = end, tag
             if at >= len(message):
                 break
@@ -86,7 +86,10 @@ def _divided(message: bytes) -> tuple[bytes, bytes, list[memoryview]] | None:
         return None
     if at != len(message) or before != RAW or structure_end > STRUCTURE_BYTES:
         return None
-    return message[:id_at] + message[id_end:structure_end], name, raw
+    structure = bytes(view[:structure_end])
+    if not id_end:
+        return structure, b"", raw
+    return structure[:id_at] + structure[id_end:], structure[id_start:id_end], raw
 
 
 @lru_cache(STRUCTURES)

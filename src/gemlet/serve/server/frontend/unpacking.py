@@ -2,7 +2,7 @@
 
 In the event loop a request of some kilobytes that inflates to half a gigabyte would stop everybody, and threads would
 share the interpreter's lock with it. One process is for what is small, so that it does not wait for what is large.
-What is done there is in infer_json.py, infer_messages.py and answer_form.py; work() calls it.
+What is done there is in infer_json.py, infer_messages.py and answer_form.py; how it comes there in passing.py.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gemlet.errors import GemletError
 from gemlet.serve.dispatch import call
-from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.helper_process import pool_of_one
+from gemlet.serve.dispatch.call import Refusal, Tensor
 from gemlet.serve.server.frontend import answer_form, infer_json, infer_messages, request_checks
-from gemlet.serve.server.frontend.own_process import Refused, prepare, work
+from gemlet.serve.server.frontend.own_process import Refused, prepare
+from gemlet.serve.server.frontend.passing import Process
 from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import ProcessPoolExecutor
 
     from gemlet.inference_protocol.tensors import Buffer
-    from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.answer_form import Finished, Wanted
     from gemlet.serve.server.frontend.infer_json import Asked
@@ -44,27 +42,27 @@ class Unpacking:
     """Two processes, one for requests up to SMALL_BYTES and one for larger ones; each starts when it is needed."""
 
     def __init__(self) -> None:
-        self._pools: dict[bool, ProcessPoolExecutor] = {}
+        self._processes: dict[bool, Process] = {}
         self._turns = {small: asyncio.Lock() for small in (True, False)}
 
     async def __call__(self, nbytes: int, act: Callable[..., Result], *given: Any) -> Result:
         """What ``act``, a function of this module, gives there. ``nbytes``: what its time goes by. Raises Refusal."""
-        return await self.of_copies(nbytes, act, lambda: given)
-
-    async def of_copies(self, nbytes: int, act: Callable[..., Result], copy: Callable[[], tuple[Any, ...]]) -> Result:
-        """The same of what ``copy`` gives once it is the request's turn, so that no copies wait."""
         small = nbytes <= SMALL_BYTES
         async with self._turns[small]:  # a pool would keep what waits in it, also when nobody wants it any more
             try:
-                pool = self._pool(small)
+                process = self._process(small)
             except GemletError as error:
                 raise Refusal("failed", error.message) from None
+            except OSError as error:
+                raise Refusal("failed", f"no process can be started: {error.strerror}") from None
             try:
-                result = await to_its_end(asyncio.wrap_future(pool.submit(work, act, *copy())))
+                result = await to_its_end(process(act, given))
             except BrokenProcessPool:  # also of submit(): the process may have been killed while it had nothing to do
-                if self._pools.get(small) is pool:
-                    del self._pools[small]
+                self._drop(small, process)
                 raise Refusal("overload", "the process that reads large requests was killed", retry_s=1) from None
+            except OSError as error:
+                self._drop(small, process)
+                raise Refusal("failed", f"passing on a large request failed: {error.strerror}") from None
         if isinstance(result, Refused):
             raise Refusal(result.reason, result.message)  # type: ignore[arg-type]
         return result  # type: ignore[no-any-return]
@@ -81,15 +79,20 @@ class Unpacking:
         nbytes = SMALL_BYTES + 1 if encoding else len(body)
         return cast("Result", await self(nbytes, act, body, encoding, limit, limit, *given))
 
-    def _pool(self, small: bool) -> ProcessPoolExecutor:
-        if small not in self._pools:
-            self._pools[small] = pool_of_one(_prepare)
-        return self._pools[small]
+    def _process(self, small: bool) -> Process:
+        if small not in self._processes:
+            self._processes[small] = Process(_prepare)
+        return self._processes[small]
+
+    def _drop(self, small: bool, process: Process) -> None:
+        if self._processes.get(small) is process:
+            del self._processes[small]
+            process.close(wait=False)
 
     def prepare(self) -> None:
         """Takes of the system what both need beside memory. Raises GemletError."""
         for small in (True, False):
-            self._pool(small)
+            self._process(small)
 
     async def warm(self) -> None:
         """Starts both, so that the first request does not wait for that. Raises GemletError."""
@@ -98,11 +101,9 @@ class Unpacking:
             await self(nbytes, _nothing)
 
     def close(self) -> None:
-        for pool in self._pools.values():
-            for process in list((pool._processes or {}).values()):
-                process.kill()
-            pool.shutdown(wait=True, cancel_futures=True)
-        self._pools.clear()
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
 
 
 async def check(processes: Unpacking, texts: list[Tensor]) -> None:
@@ -110,7 +111,8 @@ async def check(processes: Unpacking, texts: list[Tensor]) -> None:
     for tensor in texts:
         request_checks.check_texts(tensor.name, tensor.datatype, tensor.shape)
     nbytes = sum(len(tensor.data) for tensor in texts)
-    await processes.of_copies(nbytes, check_texts, lambda: ([tensor.copied() for tensor in texts],))
+    plain = [Tensor(each.name, each.datatype, each.shape, each.data) for each in texts]  # of no subclass
+    await processes(nbytes, check_texts, plain)
     for tensor in texts:
         tensor.checked = True
 
@@ -120,7 +122,7 @@ async def finished(processes: Unpacking, spec: ModelSpec, costly: list[tuple[Ten
     return await processes(sum(len(tensor.data) for tensor, _ in costly), finish, costly, bool(spec.max_batch))
 
 
-def unpack(body: Buffer, encoding: bytes, most: int, limit: int, header: int | None) -> tuple[Asked, bytes]:
+def unpack(body: Buffer, encoding: bytes, most: int, limit: int, header: int | None) -> tuple[Asked, Buffer]:
     """A body over HTTP, with ``header`` bytes of JSON: the request and the tensors behind its JSON, those of BYTES
     checked. Raises Refusal; TooLarge beyond ``most`` bytes."""
     plain = inflate(body, encoding, most) if encoding else body
@@ -128,7 +130,7 @@ def unpack(body: Buffer, encoding: bytes, most: int, limit: int, header: int | N
     view = memoryview(plain)
     asked = infer_json.decode(view[:end], limit)
     check_texts(request_checks.texts(infer_json.given(asked, view[end:])))
-    return asked, bytes(view[end:])
+    return asked, view[end:]
 
 
 def inflate(body: Buffer, encoding: bytes, limit: int) -> bytes:
@@ -158,11 +160,11 @@ class TooLarge(Refusal):
         super().__init__("invalid", f"the body has more than {limit} bytes when decompressed")
 
 
-def unpack_message(message: bytes, encoding: bytes, most: int, limit: int) -> bytes:
-    """A ModelInferRequest whose tensors are raw contents, those of BYTES checked; then reading it is copying.
+def unpack_message(message: Buffer, encoding: bytes, most: int, limit: int) -> infer_messages.Divided:
+    """A ModelInferRequest whose tensors are raw contents, those of BYTES checked; reading it takes no time then.
 
     Raises Refusal; TooLarge beyond ``most`` bytes."""
-    return infer_messages.plain_message(inflate(message, encoding, most) if encoding else message, limit)
+    return infer_messages.plain_message(inflate(message, encoding, most) if encoding else bytes(message), limit)
 
 
 def finish(outputs: list[tuple[Tensor, Wanted]], batched: bool) -> dict[str, Finished]:

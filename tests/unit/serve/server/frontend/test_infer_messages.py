@@ -40,7 +40,7 @@ def test_contents_of_every_datatype_are_what_they_were(datatype):
     field, values = FIELDS[datatype]
     message = request(**{field: values})
     message.inputs[0].datatype = datatype
-    ((tensor,), form, _) = infer_messages.parse(message, Regions().of(lambda: None))
+    ((tensor,), form, _) = infer_messages.parse(message, message.raw_input_contents, Regions().of(lambda: None))
     assert tensors.to_array(tensor.data, datatype, (2,)).tolist() == values
     assert form.id == "7"
 
@@ -50,7 +50,7 @@ def test_bytes_and_raw_contents():
     message.inputs[0].datatype = "BYTES"
     message.inputs.add(name="Y", datatype="FP32", shape=[1])
     message.raw_input_contents.append(b"1234")
-    (x, y), _, _ = infer_messages.parse(message, Regions().of(lambda: None))
+    (x, y), _, _ = infer_messages.parse(message, message.raw_input_contents, Regions().of(lambda: None))
     assert tensors.unpack(x.data, 2) == [b"a", b""]
     assert y.data == b"1234"
 
@@ -65,18 +65,18 @@ def test_bytes_and_raw_contents():
 )
 def test_an_invalid_request_has_its_message(message, words):
     with pytest.raises(Refusal, match=words):
-        infer_messages.parse(message, Regions().of(lambda: None))
+        infer_messages.parse(message, message.raw_input_contents, Regions().of(lambda: None))
 
 
 def test_numbers_that_do_not_fit_are_refused():
     message = request(int_contents=[300, 0])
     message.inputs[0].datatype = "INT8"
     with pytest.raises(Refusal, match="input 'X'"):
-        infer_messages.parse(message, Regions().of(lambda: None))
+        infer_messages.parse(message, message.raw_input_contents, Regions().of(lambda: None))
 
 
 def test_an_answer_has_its_outputs_in_order():
-    _, form, _ = infer_messages.parse(request(fp32_contents=[1, 2]), Regions().of(lambda: None))
+    _, form, _ = infer_messages.parse(request(fp32_contents=[1, 2]), [], Regions().of(lambda: None))
     spec = model(outputs=(("Y", "FP32", (2,)), ("Z", "BYTES", (1,))))
     outputs = [
         Tensor("Y", "FP32", (1, 2), np.ones(2, np.float32).tobytes()),
@@ -106,5 +106,5 @@ def test_any_message_is_read_or_refused(data):
     with contextlib.suppress(Exception):  # not a message: gRPC refuses it before it comes here
         message.ParseFromString(request(fp32_contents=[1, 2]).SerializeToString() + data)
     with contextlib.suppress(Refusal):
-        inputs, _, _ = infer_messages.parse(message, Regions().of(lambda: None))
+        inputs, _, _ = infer_messages.parse(message, message.raw_input_contents, Regions().of(lambda: None))
         check(model(), inputs)

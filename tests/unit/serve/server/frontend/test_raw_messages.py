@@ -41,7 +41,7 @@ def by_protobuf(data):
     """What infer_messages.py reads; None if it refuses."""
     try:
         message = inference_pb2.ModelInferRequest.FromString(data)
-        return infer_messages.parse(message, Regions().of(lambda: None))
+        return infer_messages.parse(message, message.raw_input_contents, Regions().of(lambda: None))
     except (DecodeError, Refusal):
         return None
 

@@ -177,7 +177,8 @@ def reads(monkeypatch):
 
     def preadv(descriptor, buffers, offset):
         count = plain(descriptor, buffers, offset)
-        found.append((count, threading.get_ident()))
+        if "memfd:" not in os.readlink(f"/proc/self/fd/{descriptor}"):  # which answers pass in
+            found.append((count, threading.get_ident()))
         return count
 
     monkeypatch.setattr(os, "preadv", preadv)
@@ -231,9 +232,9 @@ def test_a_message_whose_shape_has_other_bytes_is_refused_unread(shared, reads):
     one.parameters["shared_memory_region"].string_param = "r"
     one.parameters["shared_memory_byte_size"].int64_param = 16
     with pytest.raises(Refusal, match="has 16 bytes"):
-        infer_messages.parse(message, regions)
+        infer_messages.parse(message, message.raw_input_contents, regions)
     one.shape[:] = [1, 4]
-    ((tensor,), _, _) = infer_messages.parse(message, regions)
+    ((tensor,), _, _) = infer_messages.parse(message, message.raw_input_contents, regions)
     assert not reads
     regions.read([tensor])
     assert bytes(tensor.data) == bytes(range(16))

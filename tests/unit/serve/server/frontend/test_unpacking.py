@@ -24,7 +24,7 @@ def test_a_process_that_was_killed_while_idle_is_replaced():
             first = await processes(0, os.getpid)
             os.kill(first, signal.SIGKILL)
             async with asyncio.timeout(PATIENCE_S):
-                while not processes._pools[True]._broken:  # noqa: ASYNC110  the pool tells nobody
+                while not processes._processes[True].pool._broken:  # noqa: ASYNC110  the pool tells nobody
                     await asyncio.sleep(0.01)
             with pytest.raises(Refusal, match="was killed"):
                 await processes(0, os.getpid)

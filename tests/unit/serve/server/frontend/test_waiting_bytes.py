@@ -30,7 +30,7 @@ class Waiting(unpacking.Unpacking):
         super().__init__()
         self.asked = 0
 
-    async def of_copies(self, nbytes, act, copy):
+    async def __call__(self, nbytes, act, *given):
         self.asked += 1
         await asyncio.Event().wait()
 
@@ -42,9 +42,9 @@ class Told(unpacking.Unpacking):
         super().__init__()
         self.asked = []
 
-    async def of_copies(self, nbytes, act, copy):
+    async def __call__(self, nbytes, act, *given):
         self.asked.append((act.__name__, nbytes <= unpacking.SMALL_BYTES))
-        return await super().of_copies(nbytes, act, copy)
+        return await super().__call__(nbytes, act, *given)
 
 
 def texts(count):
