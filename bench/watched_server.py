@@ -1,8 +1,8 @@
 """The `gemlet` command with a watch on its event loop: `python -m bench.watched_server STALLS serve ...`.
 
 Writes a line of JSON to the file STALLS for each time that the loop did not come around for LEAST_MS: when that began
-(time.monotonic()), how long it took, how much of that the loop's own thread computed, and where it was. A thread that
-holds the interpreter's lock, or others who use the processor, make it longer than what was computed.
+(time.monotonic()), how long it took, how much of that the loop's own thread computed, and where it was, or just after
+that. A thread that holds the interpreter's lock, or others who use the processor, make it longer than what was computed.
 """
 
 from __future__ import annotations
@@ -28,24 +28,29 @@ def watch(loop: Any, stalls: Path) -> None:
     main = threading.get_ident()
     clock = time.pthread_getcpuclockid(main)
 
+    beats: list[tuple[float, float]] = []  # one, when the loop has come around
+    came = threading.Event()
+
+    def beat() -> None:
+        beats.append((time.monotonic(), time.thread_time()))
+        came.set()
+
     def look() -> None:
-        came = threading.Event()
         with stalls.open("a", buffering=1) as file:
             while True:
                 came.clear()
+                beats.clear()
                 began, computed = time.monotonic(), time.clock_gettime(clock)
                 try:
-                    loop.call_soon_threadsafe(came.set)
+                    loop.call_soon_threadsafe(beat)
                 except RuntimeError:  # the loop has ended
                     return
                 came.wait(LEAST_MS / 1000)
-                late = time.monotonic() - began >= LEAST_MS / 1000  # also where this thread did not get its turn
-                where = _where(sys._current_frames().get(main)) if late else []
+                where = _where(sys._current_frames().get(main))
                 came.wait()
-                took_ms = 1000 * (time.monotonic() - began)
-                if took_ms >= LEAST_MS:
-                    cpu_ms = 1000 * (time.clock_gettime(clock) - computed)
-                    file.write(json.dumps({"at": began, "ms": took_ms, "cpu_ms": cpu_ms, "where": where}) + "\n")
+                ms, cpu_ms = (1000 * (then - now) for then, now in zip(beats[0], (began, computed), strict=True))
+                if ms >= LEAST_MS:
+                    file.write(json.dumps({"at": began, "ms": ms, "cpu_ms": cpu_ms, "where": where}) + "\n")
                 time.sleep(BETWEEN_S)
 
     threading.Thread(target=look, daemon=True).start()

@@ -32,6 +32,7 @@ STREAM_WINDOW = 256 * 1024  # bytes
 WINDOWS = 2 * MAX_STREAMS
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
 READ_BYTES, READ_BYTES_OF_SMALL = 256 * 1024, 2 * 1024
+AT_ONCE_BYTES, AT_ONCE_PART = 8 * 1024, 8  # that wait for no turn; as many as take this part of one
 CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
 FREE_CALLS = 16  # of a connection, that do not count: most clients have no more
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
@@ -50,6 +51,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # has arrived, and waits for its turn
         self._read_bytes = READ_BYTES_OF_SMALL  # as many as take a turn
+        self._at_once = READ_BYTES_OF_SMALL  # as many as wait for none
         self._to_look: dict[int, GrpcCall] = {}  # whose messages wait for another turn
         self._http = Connection(Role.SERVER, CONFIGURATION)
         self._calls: dict[int, GrpcCall] = {}
@@ -102,7 +104,7 @@ class GrpcConnection(asyncio.Protocol):
         self.active = self.server.loop.time()
         if self._unread:
             self._unread += data
-        elif len(data) <= READ_BYTES_OF_SMALL:  # as usual
+        elif len(data) <= self._at_once:  # as usual
             self._take(data)
         else:
             self._read(data, due=False)
@@ -121,6 +123,7 @@ class GrpcConnection(asyncio.Protocol):
             self._take(data[begun:at])
             fits = turns.fitting(self._read_bytes, clock() - began)
             self._read_bytes = max(READ_BYTES_OF_SMALL, min(READ_BYTES, fits))
+            self._at_once = max(READ_BYTES_OF_SMALL, min(AT_ONCE_BYTES, fits // AT_ONCE_PART))
 
     def _read_on(self) -> None:
         data, self._unread = self._unread, b""

@@ -38,6 +38,7 @@ MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
 # Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
 READ_BYTES = 2 * 1024
+BODY_BYTES = 16 * 1024  # of a body, that take no time
 TOO_MUCH = "clients hold too much: this request was under way for the longest"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 GONE_S = 0.1  # between looks whether a client that sends no more is there
@@ -142,6 +143,10 @@ class Connection(asyncio.Protocol):
         it is its turn."""
         at = 0
         while at < len(data) and not self._closing:
+            body = max(0, self._content_length - self._body_bytes) if self._header_complete else 0
+            small = 0 < body <= BODY_BYTES
+            first = at == 0 and not body  # as much as each client may send without a turn
+            due = due or ((small or first) and not self._paused)
             if not due and (self._paused or self.server.turns.over()) and self._transport is not None:
                 self._unread = data[at:]
                 self.began = self.began or self.server.loop.time()  # a request is not complete
@@ -150,8 +155,7 @@ class Connection(asyncio.Protocol):
                 self._hold()
                 return
             due = False
-            body = max(0, self._content_length - self._body_bytes) if self._header_complete else 0
-            at, begun = at + READ_BYTES + body, at
+            at, begun = at + body + (0 if small else READ_BYTES), at
             self._take(data[begun:at])
 
     def _read_later(self) -> None:

@@ -30,7 +30,11 @@ class Turns:
         self._plan()
 
     def over(self) -> bool:
-        """Whether the time of this turn is over: to be asked before each piece."""
+        """Whether others have their turn now: to be asked before each piece. Where several wait, after each: so those
+        who need few do not wait for those who need many."""
+        return bool(self._waiting) or self._time_is_over()
+
+    def _time_is_over(self) -> bool:
         now = self._loop.time()
         if self._until is None:
             self._until = now + TURN_S
@@ -62,7 +66,7 @@ class Turns:
             if queue:
                 self._waiting[peer] = queue  # behind the other peers
             go_on()
-            if self.over():
+            if self._time_is_over():
                 break
         if self._waiting:
             self._plan()
