@@ -1,8 +1,8 @@
 """The `gemlet` command with a watch on its event loop: `python -m bench.watched_server STALLS serve ...`.
 
 Writes a line of JSON to the file STALLS for each time that the loop did not come around for LEAST_MS: when that began
-(time.monotonic()), how long it took, how much of that the loop's own thread computed, and where it was, or just after
-that. A thread that holds the interpreter's lock, or others who use the processor, make it longer than what was computed.
+(time.monotonic()), how long it took, how much of that the loop's own thread computed, and where it was, or just after.
+A thread that holds the interpreter's lock, or others who use the processor, make it longer than what was computed.
 """
 
 from __future__ import annotations

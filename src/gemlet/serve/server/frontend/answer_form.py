@@ -42,7 +42,8 @@ class Form(msgspec.Struct):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """An output as it is sent: its classes in its place if those were asked for; as JSON, or empty if not wanted.
+    """An output as it is sent: its classes in its place if those were asked for; as JSON, and ``tensor`` is without its
+    data then, or empty if not wanted.
 
     written: into its region.
     """
@@ -70,7 +71,7 @@ def finish(tensor: Tensor, how: Wanted, *, batched: bool) -> Finished:
         tensor = classify(tensor, how.classes, batched=batched)
     if how.region or how.binary:
         return Finished(tensor, b"")
-    return Finished(tensor, json_tensors.text(tensor))
+    return Finished(Tensor(tensor.name, tensor.datatype, tensor.shape, b""), json_tensors.text(tensor))
 
 
 def costly(form: Form, outputs: list[Tensor], *, text: bool) -> list[tuple[Tensor, Wanted]]:

@@ -213,7 +213,8 @@ class Asking:
             self._call = None
             self.refuse(refusal)
 
-        reply = intake.Reply(service, regions, form, False, write, refuse, self._grpc.later, self._grpc.holds)
+        check = self._server.holdings.check
+        reply = intake.Reply(service, regions, form, False, write, refuse, self._grpc.later, self._grpc.holds, check)
         call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=self._grpc.trace)
         rest = intake.check(service, regions, form, parameters, call)
         remaining_ms = self._grpc.remaining_ms

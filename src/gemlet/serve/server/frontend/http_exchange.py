@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.status import HTTP, PHRASES
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Exchange:
         return self._ended
 
     def answer(self, status: int, kind: bytes, body: Sequence[Buffer], more: bytes = b"") -> None:
-        """The whole answer. ``more``: further header lines."""
+        """The whole answer; parts beyond COPY_BYTES are kept as they are. ``more``: further header lines."""
         if self._ended:
             return
         self.keep_alive = self.keep_alive and not self._connection.draining
@@ -67,7 +69,12 @@ class Exchange:
         head = b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s%s\r\n" % (
             status, PHRASES[status].encode(), kind, length, more, b"" if self.keep_alive else b"Connection: close\r\n",
         )  # fmt: skip
-        self._append(head if self.head_only else b"".join((head, *body)))
+        if self.head_only:
+            self._append(head)
+        elif length <= limits.COPY_BYTES:
+            self._append(b"".join((head, *body)))
+        else:
+            self._append_parts((head, *body))
         self._ended = True
         self._connection.flush()
 
@@ -95,7 +102,12 @@ class Exchange:
         self._ended = True
         self._connection.flush()
 
-    def _append(self, piece: bytes) -> None:
+    def _append_parts(self, parts: Sequence[Buffer]) -> None:
+        for large, group in groupby(parts, lambda part: len(part) > limits.COPY_BYTES):
+            for piece in group if large else (b"".join(group),):
+                self._append(piece)
+
+    def _append(self, piece: Buffer) -> None:
         self._out.append(piece)
         self._connection.holds(len(piece))
 

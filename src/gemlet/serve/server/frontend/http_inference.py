@@ -90,7 +90,8 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
     form.model, form.version = model, version
     service, known = connection.server.service, connection.regions
     write, refuse = partial(_write, (connection, exchange), form), partial(_refuse, exchange)
-    reply = intake.Reply(service, known, form, True, write, refuse, connection.later, connection.waits_elsewhere)
+    check = connection.server.holdings.check
+    reply = intake.Reply(service, known, form, True, write, refuse, connection.later, connection.waits_elsewhere, check)
     call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
     connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
     rest = intake.check(service, known, form, parameters, call)
@@ -128,11 +129,12 @@ def _write(
     connection, exchange = to
     exchange.call = None
     json, binary = infer_json.render(form, spec, outputs, connection.regions, finished)
-    connection.server.holdings.check(len(json) + sum([len(part) for part in binary]))
+    length = len(json[0]) if len(json) == 1 else sum([len(part) for part in json])
+    connection.server.holdings.check(length + sum([len(part) for part in binary]))
     if binary:
-        exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
+        exchange.answer(200, BINARY, [*json, *binary], b"Inference-Header-Content-Length: %d\r\n" % length)
     else:
-        exchange.answer(200, JSON, [json])
+        exchange.answer(200, JSON, json)
 
 
 def _refuse(exchange: Exchange, refusal: Refusal) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from gemlet.decoding import convert, from_json
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor
-from gemlet.serve.server.frontend import answer_form, json_tensors, request_checks
+from gemlet.serve.server.frontend import answer_form, json_tensors, limits, request_checks
 from gemlet.serve.server.frontend.answer_form import Finished, Form, Parameters, Wanted
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Asked(msgspec.Struct, frozen=True):
     outputs: list[tuple[str, Parameters]]
 
 
+PLACE = "here"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -198,11 +199,12 @@ def render(
     outputs: list[Tensor],
     regions: UserRegions,
     finished: Mapping[str, Finished],
-) -> tuple[bytes, list[tensors.Buffer]]:
-    """JSON of the answer, and the binary tensors behind it, which may be views. Raises Refusal.
+) -> tuple[list[tensors.Buffer], list[tensors.Buffer]]:
+    """JSON of the answer, and the binary tensors behind it, both in parts which may be views. Raises Refusal.
 
     finished: of outputs, by name, what answer_form.finish() gave.
     """
+    texts: list[tensors.Buffer] = []  # that are too large to be copied into the JSON
     described: list[dict[str, Any]] = []
     binary: list[tensors.Buffer] = []
     for output in outputs:
@@ -219,12 +221,25 @@ def render(
             one["parameters"] = {"binary_data_size": len(tensor.data)}
             binary.append(tensor.data)
         elif ready is not None:
-            one["data"] = msgspec.Raw(ready.text)
+            large = len(ready.text) > limits.COPY_BYTES
+            texts += [ready.text] if large else []
+            one["data"] = PLACE if large else msgspec.Raw(ready.text)
         described.append(one)
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": str(spec.version), "outputs": described}
     if form.id:
         answer["id"] = form.id
-    return _encode(answer), binary
+    json = _encode(answer)
+    return _filled(json, texts) if texts else [json], binary
+
+
+def _filled(json: bytes, texts: list[tensors.Buffer]) -> list[tensors.Buffer]:
+    """The parts of JSON with these texts in place of what encodes PLACE: members of objects, which no name looks like,
+    for the quotes of a string in JSON have a backslash before them."""
+    first, *rest = json.split(b'"data":' + _encode(PLACE))
+    parts: list[tensors.Buffer] = [first]
+    for text, part in zip(texts, rest, strict=True):
+        parts += (b'"data":', text, part)
+    return parts
 
 
 def _data(each: Decoded, view: memoryview, at: int) -> tuple[tensors.Buffer, int]:

@@ -5,6 +5,7 @@ What takes long by its size is done in threads and processes, by a coroutine; th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import answer_form, limits, request_checks, request_parameters, unpacking
 from gemlet.serve.server.frontend.regions import check_unread, unread
+from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
     from gemlet.serve.dispatch.call import Answered, Call, Tensor
     from gemlet.serve.execution.loan import Kept
@@ -70,9 +72,10 @@ def _check_texts(service: Service, call: Call) -> Rest | None:
 @dataclass(slots=True, eq=False)
 class Reply:
     """How an answer is written. One of ``write``, with what was done elsewhere by output, and ``refuse`` is called.
+    Outputs of more than COPY_BYTES together are nobody else's when they are written.
 
     text: whether outputs become text, where they are not asked for as bytes. later: keeps a task. holds: told how many
-    bytes wait here, or wait no more.
+    bytes wait here, or wait no more. check: raises Refusal where there is no room for so many.
     """
 
     service: Service
@@ -83,6 +86,7 @@ class Reply:
     refuse: Callable[[Refusal], None]
     later: Callable[[Coroutine[Any, Any, None]], None]
     holds: Callable[[int], None]
+    check: Callable[[int], None]
 
     def __call__(self, result: Answered | Refusal) -> None:
         """To be called by the engine. Never raises."""
@@ -93,9 +97,8 @@ class Reply:
             outputs = answer_form.chosen(self.form, result.outputs, sure=not result.spec.by_request)
             costly = answer_form.costly(self.form, outputs, text=self.text)
             shared = answer_form.shared(self.form, outputs)
-            if (costly or shared) and self._are_slow(costly, shared):
-                stay = {tensor.name for tensor, _ in shared}  # a copy would take longer than writing them
-                outputs = [each if each.name in stay else each.copied() for each in outputs]
+            large = sum([len(tensor.data) for tensor in outputs]) > limits.COPY_BYTES
+            if large or ((costly or shared) and self._are_slow(costly, shared)):
                 self.later(self._elsewhere(result.spec, outputs, result.loan.keep()))
             else:
                 self.write(result.spec, outputs, {})
@@ -108,16 +111,25 @@ class Reply:
 
     async def _elsewhere(self, spec: ModelSpec, outputs: list[Tensor], kept: Kept) -> None:
         nbytes = sum([len(tensor.data) for tensor in outputs])
+        costly = answer_form.costly(self.form, outputs, text=self.text)
+        shared = answer_form.shared(self.form, outputs)
+        try:
+            if not (costly or shared):
+                self.check(nbytes)  # what becomes of the others has other sizes
+        except Refusal as refusal:
+            kept.end()
+            self.refuse(refusal)
+            return
         self.holds(nbytes)
         try:
-            costly = answer_form.costly(self.form, outputs, text=self.text)
             finished = await unpacking.finished(self.service.unpacking, spec, costly) if costly else {}
-            shared = answer_form.shared(self.form, outputs)
             if shared:
                 for tensor, how in shared:
                     answer_form.check_place(tensor, how)
                 await self.regions.write_in_thread((how.region, how.offset, tensor.data) for tensor, how in shared)
                 finished |= {tensor.name: answer_form.Finished(tensor, b"", written=True) for tensor, _ in shared}
+            if len(finished) < len(outputs):
+                outputs = await to_its_end(asyncio.to_thread(_own, outputs, set(finished)))
             held, nbytes = nbytes, 0
             self.holds(-held)  # the answer counts from here on, and both together may be more than there is room for
             self.write(spec, outputs, finished)
@@ -126,6 +138,11 @@ class Reply:
         finally:
             kept.end()
             self.holds(-nbytes)
+
+
+def _own(outputs: list[Tensor], finished: Collection[str]) -> list[Tensor]:
+    """Those that go as they are get bytes of their own, copied without the interpreter's lock."""
+    return [each if each.name in finished else each.copied() for each in outputs]
 
 
 def refusal_of(error: Exception) -> Refusal:

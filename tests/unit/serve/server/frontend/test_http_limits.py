@@ -103,7 +103,13 @@ def kept_in(transport, connection):
     transport.write = kept
 
 
-def answered_to_one_who_reads_later(nbytes, budget):
+async def done(connection):
+    """What large answers wait for."""
+    while connection._tasks:
+        await asyncio.wait(connection._tasks)
+
+
+async def answered_to_one_who_reads_later(nbytes, budget):
     """What a client has from an answer of so many bytes, all of which its transport keeps; and whether it is open."""
     service = Service()
     calls = []
@@ -112,12 +118,13 @@ def answered_to_one_who_reads_later(nbytes, budget):
     kept_in(transport, connection)
     connection.data_received(infer([1.0], **BINARY))
     calls[0].answer(Answered(model(), [Tensor("Y", "FP32", (1, nbytes // 4), bytes(nbytes))]))
+    await done(connection)
     return replies(transport.written), not transport.closed
 
 
 def test_an_answer_within_the_budget_arrives():
     async def run():
-        (((status, _, body),), opened) = answered_to_one_who_reads_later(3 * MIB, 4 * MIB)
+        (((status, _, body),), opened) = await answered_to_one_who_reads_later(3 * MIB, 4 * MIB)
         assert (status, len(body) > 3 * MIB, opened) == (200, True, True)
 
     asyncio.run(run())
@@ -125,7 +132,7 @@ def test_an_answer_within_the_budget_arrives():
 
 def test_an_answer_beyond_the_budget_is_refused_before_its_first_byte():
     async def run():
-        (((status, _, body),), opened) = answered_to_one_who_reads_later(5 * MIB, 4 * MIB)
+        (((status, _, body),), opened) = await answered_to_one_who_reads_later(5 * MIB, 4 * MIB)
         assert (status, opened) == (500, True)
         assert "the answer has 5" in json.loads(body)["error"]
 
@@ -145,6 +152,8 @@ def test_of_two_large_answers_at_once_the_second_is_refused_and_none_is_cut_off(
         for call in calls:
             data = bytes(200 * MIB)
             call.answer(Answered(model(), [Tensor("Y", "FP32", (1, len(data) // 4), data)]))
+        for connection, _ in clients:
+            await done(connection)
         first, second = [replies(transport.written)[0] for _, transport in clients]
         assert (first[0], len(first[2]) > 200 * MIB) == (200, True)
         assert (second[0], json.loads(second[2])["reason"]) == (503, "overload")

@@ -160,7 +160,9 @@ def test_a_compressed_message_is_in_another_process_in_one_turn(wrong):
         server.holdings = Holdings(64 * MIB, asyncio.get_running_loop().time)
         asking = Asking(server, grpc, answers.append, answers.append)
         asking.take(gzip.compress(request.SerializeToString()), b"gzip")
-        await grpc.work
+        while grpc.work is not None:
+            work, grpc.work = grpc.work, None
+            await work
         assert service.unpacking.asked == [("_unless_large", True), ("unpack_message", False)]
         assert grpc.held == 0
         if wrong:
