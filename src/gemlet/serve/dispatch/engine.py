@@ -280,7 +280,7 @@ class Engine:
 
     def _relieve(self) -> None:
         """Runs what batches wait for that would otherwise wait for each other."""
-        while (found := relief.next_locked(self.waits, self._dispatcher)) is not None:
+        while self.waits.asked and (found := relief.next_locked(self.waits, self._dispatcher)) is not None:
             request, place = found
             if place is not None:
                 self._execute(self._dispatcher.start_beside(request, place, self._clock()))
@@ -364,7 +364,8 @@ class Engine:
 
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
-        self.waits.moved(request.payload, request.model)
+        if request.payload.parent:
+            self.waits.moved(request.payload, request.model)
         self._dispatcher.submit(request)
         for batch in self._dispatcher.start(now, request.model) if self._dispatcher.serves(request.model) else ():
             self._execute(batch)
@@ -400,8 +401,9 @@ class Engine:
             else:
                 if served.spec.by_request:
                     self.waits.began(batch)
-                for request in batch.requests:
-                    self.waits.moved(request.payload, batch.number)
+                if self.waits.asked:
+                    for request in batch.requests:
+                        self.waits.moved(request.payload, batch.number)
                 self._send(_Work(batch, served, route.executor, route.name))
                 continue
             following += self._dispatcher.finish(batch, self._clock(), whole=False)

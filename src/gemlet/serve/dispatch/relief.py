@@ -23,8 +23,6 @@ def next_locked(waits: Waits, dispatcher: Dispatcher) -> tuple[Request, Assignme
     One that meets no batch of its own model there goes first: models that do not ask each other in a circle always have
     one.
     """
-    if not waits.asked:
-        return None
     locked = waits.locked(lambda model: _ways(dispatcher, model))
     found: tuple[Request, Assignment | None] | None = None
     for request in _requests(waits, dispatcher, locked):

@@ -74,6 +74,12 @@ def finish(tensor: Tensor, how: Wanted, *, batched: bool) -> Finished:
     return Finished(Tensor(tensor.name, tensor.datatype, tensor.shape, b""), json_tensors.text(tensor))
 
 
+def as_they_are(form: Form) -> bool:
+    """Whether all outputs go as bytes, which is usual."""
+    default = form.default
+    return form.outputs is None and default.binary and not default.region and not default.classes
+
+
 def costly(form: Form, outputs: list[Tensor], *, text: bool) -> list[tuple[Tensor, Wanted]]:
     """Outputs that become text, if any do, or are classified: what takes time by its size."""
     found = []

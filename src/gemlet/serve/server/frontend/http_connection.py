@@ -96,7 +96,6 @@ class Connection(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._json_length: int | None = None
-        self._interim = True  # whether the client knows interim answers: those of HTTP/1.0 do not
         self._reset()
 
     @property
@@ -219,7 +218,8 @@ class Connection(asyncio.Protocol):
         here. Whether it is there shows when something is written to it, an interim answer, which means nothing."""
         transport = self._transport
         due = bool(self._exchanges) and not self._closing and not any(each.endless for each in self._exchanges)
-        if transport is None or not due or not self._interim or transport.get_extra_info("sslcontext") is not None:
+        interim = self._parser is not None and self._parser.get_http_version() == "1.1"  # an answer that 1.0 knows not
+        if transport is None or not due or not interim or transport.get_extra_info("sslcontext") is not None:
             return False  # the transport closes; TLS has no half of a connection here
         self._reset()
         self.began = None  # what is not complete never will be
@@ -419,7 +419,6 @@ class Connection(asyncio.Protocol):
         if self._trace:
             exchange.trace, self._trace = self._trace.decode("latin-1"), b""
         exchange.keep_alive = parser.should_keep_alive()
-        self._interim = self._interim and parser.get_http_version() == "1.1"
         self._exchanges.append(exchange)
         body = self._body
         self.waits(exchange, self._body_bytes)

@@ -17,12 +17,12 @@ from gemlet.serve.server.frontend.regions import check_unread, unread
 from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 
     from gemlet.serve.dispatch.call import Answered, Call, Tensor
     from gemlet.serve.execution.loan import Kept
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.answer_form import Finished, Form, Parameters, Wanted
+    from gemlet.serve.server.frontend.answer_form import Finished, Form, Parameters
     from gemlet.serve.server.frontend.regions import SharedTensor, UserRegions
     from gemlet.serve.server.frontend.service import Service
 
@@ -95,17 +95,17 @@ class Reply:
             return
         try:
             outputs = answer_form.chosen(self.form, result.outputs, sure=not result.spec.by_request)
-            costly = answer_form.costly(self.form, outputs, text=self.text)
-            shared = answer_form.shared(self.form, outputs)
             large = sum([len(tensor.data) for tensor in outputs]) > limits.COPY_BYTES
-            if large or ((costly or shared) and self._are_slow(costly, shared)):
+            if large or (not answer_form.as_they_are(self.form) and self._are_slow(outputs)):
                 self.later(self._elsewhere(result.spec, outputs, result.loan.keep()))
             else:
                 self.write(result.spec, outputs, {})
         except Exception as error:  # noqa: BLE001  also an output that is gone since a model was reloaded
             self.refuse(refusal_of(error))
 
-    def _are_slow(self, costly: Sequence[tuple[Tensor, Wanted]], shared: Sequence[tuple[Tensor, Wanted]]) -> bool:
+    def _are_slow(self, outputs: list[Tensor]) -> bool:
+        costly = answer_form.costly(self.form, outputs, text=self.text)
+        shared = answer_form.shared(self.form, outputs)
         slow = self.regions.are_slow(how.region for _, how in shared)
         return slow or sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES
 
