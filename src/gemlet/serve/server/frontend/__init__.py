@@ -19,7 +19,7 @@ device_memory.py regions on devices, in a process that copies;  device_copies.py
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
 turns.py         whose bytes are read next;  one_by_one.py: work of a client that takes its turns
-unpacking.py     processes that read what takes time by its size
+unpacking.py     processes that read what takes time by its size;  passing.py: how large bytes come there and back
 own_process.py   what these processes do first
 documents.py     metadata, statistics, configuration as JSON
 metrics.py       /metrics;  triton_metrics.py: the same by Triton's names
