@@ -495,7 +495,8 @@ class GrpcConnection(asyncio.Protocol):
     @property
     def _holding(self) -> int:
         """Bytes of its calls, and those that they take by their number."""
-        return self._bytes + CALL_BYTES * max(0, len(self._calls) - FREE_CALLS)
+        many = len(self._calls) - FREE_CALLS
+        return self._bytes + CALL_BYTES * many if many > 0 else self._bytes
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""
