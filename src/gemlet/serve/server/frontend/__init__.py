@@ -4,14 +4,14 @@ service.py       what a frontend asks the server for
 status.py        which status a refusal has in either protocol
 intake.py        what both protocols do alike with a request, and with its answer
 infer_json.py    a request and its answer as JSON and binary tensors;  json_tensors.py: a tensor as a list in JSON
-answer_form.py   which outputs an answer has, and how each is sent
+answer_form.py   which outputs an answer has, and how each is sent;  pieces.py: large ones, without copies
 request_checks.py shapes, sizes and texts that a request may have;  request_parameters.py: what its parameters ask for
 connections.py   listens for either protocol, and chooses which connections there may be
 http_server.py   what those of HTTP share;  http_connection.py: one of them: parsing, order of answers, back pressure
 http_exchange.py a request and its answer;  http_inference.py: inference;  http_routes.py: everything else
 grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a request and its answer as messages
 raw_messages.py  usual requests over gRPC, read by their bytes
-grpc_connection.py HTTP/2: a connection, its calls, back pressure
+grpc_connection.py HTTP/2: a connection, its calls, back pressure;  grpc_rest.py: the rest of large answers
 grpc_call.py     one call;  grpc_header.py: what it asks for;  grpc_wire.py: gRPC's own format within HTTP/2
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is

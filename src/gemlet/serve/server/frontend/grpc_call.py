@@ -59,11 +59,11 @@ class Connection(Protocol):
     regions: UserRegions
     control: OneByOne
 
-    def send(self, call: GrpcCall, message: bytes) -> None:
-        """A message with its prefix, now or as the client makes room for it."""
+    def send(self, call: GrpcCall, message: list[Buffer]) -> None:
+        """A message with its prefix, in pieces, now or as the client makes room for it."""
         ...
 
-    def respond(self, call: GrpcCall, message: bytes, trailers: list[Header]) -> None:
+    def respond(self, call: GrpcCall, message: list[Buffer], trailers: list[Header]) -> None:
         """The whole of an answer: send() and finish()."""
         ...
 
@@ -116,16 +116,16 @@ class GrpcCall:
         self.counted = 0  # bytes here, as the connection knows them
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, message: bytes) -> None:
-        """Further messages follow, or end()."""
+    def send(self, *message: Buffer) -> None:
+        """A message of these parts; further ones follow, or end()."""
         if not self.over and not self.finished:
-            self.connection.send(self, grpc_wire.framed(message))
+            self.connection.send(self, grpc_wire.framed(*message))
 
-    def respond(self, message: bytes) -> None:
-        """The only message, and the end."""
+    def respond(self, *message: Buffer) -> None:
+        """The only message, of these parts, and the end."""
         if not self.over and not self.finished:
             self.finished = True
-            self.connection.respond(self, grpc_wire.framed(message), grpc_wire.OK)
+            self.connection.respond(self, grpc_wire.framed(*message), grpc_wire.OK)
 
     def end(self, status: Status = Status.OK, message: str = "") -> None:
         self._end(grpc_wire.trailers(status, message) if status or message else grpc_wire.OK)

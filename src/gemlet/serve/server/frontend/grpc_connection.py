@@ -17,12 +17,14 @@ from ngh2.events import DataReceived, RequestReceived, StreamClosed, StreamReset
 
 from gemlet.serve.server.frontend import grpc_header, grpc_wire, limits, peers
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
+from gemlet.serve.server.frontend.grpc_rest import Rest
 from gemlet.serve.server.frontend.grpc_wire import Status
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.server.frontend.grpc_call import Handler
     from gemlet.serve.server.frontend.grpc_wire import Header
 
@@ -54,6 +56,7 @@ class GrpcConnection(asyncio.Protocol):
         self._at_once = READ_BYTES_OF_SMALL  # as many as wait for none
         self._to_look: dict[int, GrpcCall] = {}  # whose messages wait for another turn
         self._http = Connection(Role.SERVER, CONFIGURATION)
+        self._rest = Rest(self._http)
         self._calls: dict[int, GrpcCall] = {}
         self._sending: dict[int, GrpcCall] = {}  # with something to send
         self.control = OneByOne(server.turns)
@@ -337,21 +340,25 @@ class GrpcConnection(asyncio.Protocol):
 
     # What goes to the client
 
-    def send(self, call: GrpcCall, message: bytes) -> None:
+    def send(self, call: GrpcCall, message: list[Buffer]) -> None:
         try:
             if not call.begun:
                 call.begun = True
                 self._http.send_response(call.number, grpc_wire.HEAD)
-            self._http.send_data(call.number, message)
+            if len(message) == 1 and call.number not in self._rest:
+                self._http.send_data(call.number, message[0])
+            else:
+                self._rest.add(call.number, message)
         except NGH2Error:  # the client has ended the connection, or this stream
             self._cancel(call)
             return
-        call.out.append(len(message))
-        call.out_bytes += len(message)
+        nbytes = len(message[0]) if len(message) == 1 else sum([len(piece) for piece in message])
+        call.out.append(nbytes)
+        call.out_bytes += nbytes
         self._sending[call.number] = call
         self._plan()
 
-    def respond(self, call: GrpcCall, message: bytes, trailers: list[Header]) -> None:
+    def respond(self, call: GrpcCall, message: list[Buffer], trailers: list[Header]) -> None:
         planned, self._planned = self._planned, True
         self.send(call, message)
         if not call.over:
@@ -365,7 +372,9 @@ class GrpcConnection(asyncio.Protocol):
 
     def finish(self, call: GrpcCall, trailers: list[Header]) -> None:
         try:
-            if call.begun:
+            if call.number in self._rest:
+                self._rest.end(call.number, trailers)
+            elif call.begun:
                 self._http.send_trailers(call.number, trailers)
             else:
                 self._http.send_response(call.number, trailers, end_stream=True)
@@ -380,9 +389,10 @@ class GrpcConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        while self._full_since is None and (data := self._http.data_to_send(WRITE_BYTES)):
-            transport.write(data)
-            if len(data) < WRITE_BYTES and not self._http.want_write:
+        while self._full_since is None and ((data := self._http.data_to_send(WRITE_BYTES)) or self._fed()):
+            if data:
+                transport.write(data)
+            if len(data) < WRITE_BYTES and not self._http.want_write and not self._rest.nbytes:
                 break
         if self._sending:
             self._settle()
@@ -390,9 +400,12 @@ class GrpcConnection(asyncio.Protocol):
                 transport.write(data)  # the end of calls whose clients had more to say
         self._act()  # writing ends streams
 
+    def _fed(self) -> bool:
+        return bool(self._rest.nbytes) and self._rest.feed()
+
     def _settle(self) -> None:
         """Knows what has left of what was to be sent."""
-        before, self._queued = self._queued, self._http.queued_body_size()
+        before, self._queued = self._queued, self._http.queued_body_size() + self._rest.nbytes
         if self._full_since is not None:
             self._count_sent()
         elif self._queued:
@@ -407,7 +420,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _count_sent(self) -> None:
         for call in list(self._sending.values()):
-            left = self._http.queued_body_size(call.number)
+            left = self._http.queued_body_size(call.number) + self._rest.of(call.number)
             if not left and self._full_since is None:
                 del self._sending[call.number]
             self._left(call, left)
@@ -440,6 +453,7 @@ class GrpcConnection(asyncio.Protocol):
     def _forget(self, call: GrpcCall) -> None:
         self._calls.pop(call.number, None)
         self._sending.pop(call.number, None)
+        self._rest.forget(call.number)
         call.buffer = bytearray()
         call.out_bytes = 0
         call.close()

@@ -127,9 +127,9 @@ class Infer(Single):
         if asking is not None:
             asking.cancel()
 
-    def _respond(self, answer: bytes) -> None:
+    def _respond(self, *answer: Buffer) -> None:
         self._asking = None  # which knows this
-        self._call.respond(answer)
+        self._call.respond(*answer)
 
     def _refuse(self, refusal: Refusal) -> None:
         self._asking = None
@@ -145,7 +145,7 @@ class Asking:
         self,
         server: GrpcServer,
         grpc: GrpcCall,
-        respond: Callable[[bytes], None],
+        respond: Callable[..., None],
         refuse: Callable[[Refusal], None],
     ) -> None:
         self.id = ""
@@ -206,8 +206,8 @@ class Asking:
         def write(spec: ModelSpec, outputs: list[Tensor], finished: Mapping[str, Finished]) -> None:
             answer = infer_messages.render(form, spec, outputs, regions, finished)
             self._call = None
-            self._server.holdings.check(len(answer))
-            self.respond(answer)
+            self._server.holdings.check(sum([len(part) for part in answer]))
+            self.respond(*answer)
 
         def refuse(refusal: Refusal) -> None:
             self._call = None
@@ -267,7 +267,7 @@ class InferStream:
         asking = Asking(
             self._server,
             self._call,
-            lambda answer: self._answer(asking, answer),
+            lambda *answer: self._send(asking, infer_messages.in_stream(*answer)),
             lambda refusal: self._refuse(asking, refusal),
         )
         self._asking.add(asking)
@@ -287,20 +287,14 @@ class InferStream:
             asking.cancel()
         self._asking.clear()
 
-    def _answer(self, asking: Asking, answer: bytes) -> None:
-        whole = messages.ModelStreamInferResponse()
-        whole.infer_response.ParseFromString(answer)
-        self._send(asking, whole)
-
     def _refuse(self, asking: Asking, refusal: Refusal) -> None:
         whole = messages.ModelStreamInferResponse(error_message=grpc_wire.shortened(refusal.message))
-        whole.infer_response.id = asking.id
-        self._send(asking, whole)
+        named = messages.ModelInferResponse(id=asking.id).SerializeToString()
+        self._send(asking, [whole.SerializeToString(), *infer_messages.in_stream(named)])
 
-    def _send(self, asking: Asking, answer: messages.ModelStreamInferResponse) -> None:
+    def _send(self, asking: Asking, answer: list[Buffer]) -> None:
         self._asking.discard(asking)
-        answer.infer_response.parameters["triton_final_response"].bool_param = True  # there is one for each request
-        self._call.send(answer.SerializeToString())
+        self._call.send(*answer)
         self._end()
 
     def _end(self) -> None:

@@ -6,7 +6,7 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend import limits, pieces
 from gemlet.serve.server.frontend.status import GRPC
 
 if TYPE_CHECKING:
@@ -49,8 +49,11 @@ class TooLong(Exception):
     """A message that is longer than was allowed."""
 
 
-def framed(message: Buffer) -> bytes:
-    return b"".join((b"\0", len(message).to_bytes(4, "big"), message))
+def framed(*message: Buffer) -> list[Buffer]:
+    """A message, of parts that follow each other; one piece, unless parts are too large to be copied."""
+    nbytes = len(message[0]) if len(message) == 1 else sum([len(part) for part in message])
+    parts = (b"\0", nbytes.to_bytes(4, "big"), *message)
+    return [b"".join(parts)] if nbytes <= limits.COPY_BYTES else pieces.joined(parts)
 
 
 def taken(buffer: bytearray, most: int) -> tuple[bool, Buffer, bytearray] | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend import limits, pieces
 from gemlet.serve.server.frontend.status import HTTP, PHRASES
 
 if TYPE_CHECKING:
@@ -74,7 +73,8 @@ class Exchange:
         elif length <= limits.COPY_BYTES:
             self._append(b"".join((head, *body)))
         else:
-            self._append_parts((head, *body))
+            for piece in pieces.joined((head, *body)):
+                self._append(piece)
         self._ended = True
         self._connection.flush()
 
@@ -101,11 +101,6 @@ class Exchange:
         self._append(b"0\r\n\r\n")
         self._ended = True
         self._connection.flush()
-
-    def _append_parts(self, parts: Sequence[Buffer]) -> None:
-        for large, group in groupby(parts, lambda part: len(part) > limits.COPY_BYTES):
-            for piece in group if large else (b"".join(group),):
-                self._append(piece)
 
     def _append(self, piece: Buffer) -> None:
         self._out.append(piece)

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 LENGTH_DELIMITED = 2
 RAW_INPUT_CONTENTS = 7
 RAW_OUTPUT_CONTENTS = 6  # of a ModelInferResponse
+INFER_RESPONSE = 2  # of a ModelStreamInferResponse
+# There is one answer for each request.
+FINAL = inference_pb2.ModelInferResponse(
+    parameters={"triton_final_response": inference_pb2.InferParameter(bool_param=True)}
+).SerializeToString()
 COMMON = 1024  # parts of answers that are remembered
 MAX_SHIFT = 63
 FIELD_COST = 64  # bytes of text, about, that take as long as one more field does
@@ -149,8 +154,8 @@ def render(
     outputs: list[Tensor],
     regions: UserRegions,
     finished: Mapping[str, Finished],
-) -> bytes:
-    """A ModelInferResponse; ``finished`` as for infer_json.render(). Raises Refusal.
+) -> list[tensors.Buffer]:
+    """The parts of a ModelInferResponse; ``finished`` as for infer_json.render(). Raises Refusal.
 
     Messages that follow each other are one with the fields of all, so what answers have in common is written once.
     """
@@ -170,8 +175,14 @@ def render(
             if ready is None or not ready.written:
                 into_region(tensor, how, regions)
             data = b""
-        raw += (_before_raw(len(data)), data)
-    return b"".join((*described, *raw))
+        raw += (_before(RAW_OUTPUT_CONTENTS, len(data)), data)
+    return [*described, *raw]
+
+
+def in_stream(*answer: tensors.Buffer) -> list[tensors.Buffer]:
+    """The parts of a ModelStreamInferResponse with the last answer to a request, which are those of that answer."""
+    nbytes = sum([len(part) for part in answer]) + len(FINAL)
+    return [_before(INFER_RESPONSE, nbytes), *answer, FINAL]
 
 
 @lru_cache(COMMON)
@@ -187,9 +198,9 @@ def _described(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 
 
 @lru_cache(COMMON)
-def _before_raw(nbytes: int) -> bytes:
-    """Tag and length of raw contents."""
-    found = bytearray([RAW_OUTPUT_CONTENTS << 3 | LENGTH_DELIMITED])
+def _before(field: int, nbytes: int) -> bytes:
+    """Tag and length of a field."""
+    found = bytearray([field << 3 | LENGTH_DELIMITED])
     while nbytes > 0x7F:
         found.append(nbytes & 0x7F | 0x80)
         nbytes >>= 7
