@@ -10,7 +10,7 @@ from gemlet.serve.server.frontend.grpc_wire import Header, Status
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Refusal
@@ -116,16 +116,16 @@ class GrpcCall:
         self.counted = 0  # bytes here, as the connection knows them
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, *message: Buffer) -> None:
+    def send(self, message: Sequence[Buffer]) -> None:
         """A message of these parts; further ones follow, or end()."""
         if not self.over and not self.finished:
-            self.connection.send(self, grpc_wire.framed(*message))
+            self.connection.send(self, grpc_wire.framed(message))
 
-    def respond(self, *message: Buffer) -> None:
+    def respond(self, message: Sequence[Buffer]) -> None:
         """The only message, of these parts, and the end."""
         if not self.over and not self.finished:
             self.finished = True
-            self.connection.respond(self, grpc_wire.framed(*message), grpc_wire.OK)
+            self.connection.respond(self, grpc_wire.framed(message), grpc_wire.OK)
 
     def end(self, status: Status = Status.OK, message: str = "") -> None:
         self._end(grpc_wire.trailers(status, message) if status or message else grpc_wire.OK)

@@ -345,7 +345,7 @@ class GrpcConnection(asyncio.Protocol):
             if not call.begun:
                 call.begun = True
                 self._http.send_response(call.number, grpc_wire.HEAD)
-            if len(message) == 1 and call.number not in self._rest:
+            if len(message) == 1 and not (self._rest.nbytes and call.number in self._rest):
                 self._http.send_data(call.number, message[0])
             else:
                 self._rest.add(call.number, message)
@@ -372,7 +372,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def finish(self, call: GrpcCall, trailers: list[Header]) -> None:
         try:
-            if call.number in self._rest:
+            if self._rest.nbytes and call.number in self._rest:
                 self._rest.end(call.number, trailers)
             elif call.begun:
                 self._http.send_trailers(call.number, trailers)
@@ -389,19 +389,19 @@ class GrpcConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        while self._full_since is None and ((data := self._http.data_to_send(WRITE_BYTES)) or self._fed()):
+        rest = self._rest
+        while self._full_since is None and (
+            (data := self._http.data_to_send(WRITE_BYTES)) or (rest.nbytes and rest.feed())
+        ):
             if data:
                 transport.write(data)
-            if len(data) < WRITE_BYTES and not self._http.want_write and not self._rest.nbytes:
+            if len(data) < WRITE_BYTES and not self._http.want_write and not rest.nbytes:
                 break
         if self._sending:
             self._settle()
             if self._full_since is None and (data := self._http.data_to_send(WRITE_BYTES)):
                 transport.write(data)  # the end of calls whose clients had more to say
         self._act()  # writing ends streams
-
-    def _fed(self) -> bool:
-        return bool(self._rest.nbytes) and self._rest.feed()
 
     def _settle(self) -> None:
         """Knows what has left of what was to be sent."""
@@ -453,7 +453,8 @@ class GrpcConnection(asyncio.Protocol):
     def _forget(self, call: GrpcCall) -> None:
         self._calls.pop(call.number, None)
         self._sending.pop(call.number, None)
-        self._rest.forget(call.number)
+        if self._rest.nbytes:
+            self._rest.forget(call.number)
         call.buffer = bytearray()
         call.out_bytes = 0
         call.close()
@@ -503,20 +504,19 @@ class GrpcConnection(asyncio.Protocol):
         nbytes = len(call.buffer) + kept + call.out_bytes + call.waiting_bytes
         self._bytes += nbytes - call.counted
         call.counted = nbytes
-        if self._holding != self._held:
+        held = self._bytes if len(self._calls) <= FREE_CALLS else self._bytes_of_many()
+        if held != self._held:
             self._plan()
 
-    @property
-    def _holding(self) -> int:
+    def _bytes_of_many(self) -> int:
         """Bytes of its calls, and those that they take by their number."""
-        many = len(self._calls) - FREE_CALLS
-        return self._bytes + CALL_BYTES * many if many > 0 else self._bytes
+        return self._bytes + CALL_BYTES * (len(self._calls) - FREE_CALLS)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""
         if self._transport is None:
             return
-        held = self._holding
+        held = self._bytes if len(self._calls) <= FREE_CALLS else self._bytes_of_many()
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:

@@ -42,7 +42,7 @@ class Procedures:
             act = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
             request = kind.FromString(data)
             answer = await (act(request, call.connection.regions) if "SharedMemory" in name else act(request))
-            call.respond(answer.SerializeToString())
+            call.respond([answer.SerializeToString()])
         except DecodeError as error:
             call.refuse(Refusal("invalid", f"not a {kind.__name__}: {error}"))
         except Exception as error:  # noqa: BLE001  it is the answer

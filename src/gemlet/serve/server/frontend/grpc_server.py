@@ -127,9 +127,9 @@ class Infer(Single):
         if asking is not None:
             asking.cancel()
 
-    def _respond(self, *answer: Buffer) -> None:
+    def _respond(self, answer: list[Buffer]) -> None:
         self._asking = None  # which knows this
-        self._call.respond(*answer)
+        self._call.respond(answer)
 
     def _refuse(self, refusal: Refusal) -> None:
         self._asking = None
@@ -145,7 +145,7 @@ class Asking:
         self,
         server: GrpcServer,
         grpc: GrpcCall,
-        respond: Callable[..., None],
+        respond: Callable[[list[Buffer]], None],
         refuse: Callable[[Refusal], None],
     ) -> None:
         self.id = ""
@@ -206,8 +206,8 @@ class Asking:
         def write(spec: ModelSpec, outputs: list[Tensor], finished: Mapping[str, Finished]) -> None:
             answer = infer_messages.render(form, spec, outputs, regions, finished)
             self._call = None
-            self._server.holdings.check(sum([len(part) for part in answer]))
-            self.respond(*answer)
+            self._server.holdings.check(sum(map(len, answer)))
+            self.respond(answer)
 
         def refuse(refusal: Refusal) -> None:
             self._call = None
@@ -267,7 +267,7 @@ class InferStream:
         asking = Asking(
             self._server,
             self._call,
-            lambda *answer: self._send(asking, infer_messages.in_stream(*answer)),
+            lambda answer: self._send(asking, infer_messages.in_stream(answer)),
             lambda refusal: self._refuse(asking, refusal),
         )
         self._asking.add(asking)
@@ -290,11 +290,11 @@ class InferStream:
     def _refuse(self, asking: Asking, refusal: Refusal) -> None:
         whole = messages.ModelStreamInferResponse(error_message=grpc_wire.shortened(refusal.message))
         named = messages.ModelInferResponse(id=asking.id).SerializeToString()
-        self._send(asking, [whole.SerializeToString(), *infer_messages.in_stream(named)])
+        self._send(asking, [whole.SerializeToString(), *infer_messages.in_stream([named])])
 
     def _send(self, asking: Asking, answer: list[Buffer]) -> None:
         self._asking.discard(asking)
-        self._call.send(*answer)
+        self._call.send(answer)
         self._end()
 
     def _end(self) -> None:

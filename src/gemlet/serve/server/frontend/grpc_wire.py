@@ -10,6 +10,8 @@ from gemlet.serve.server.frontend import limits, pieces
 from gemlet.serve.server.frontend.status import GRPC
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Refusal
 
@@ -49,9 +51,9 @@ class TooLong(Exception):
     """A message that is longer than was allowed."""
 
 
-def framed(*message: Buffer) -> list[Buffer]:
+def framed(message: Sequence[Buffer]) -> list[Buffer]:
     """A message, of parts that follow each other; one piece, unless parts are too large to be copied."""
-    nbytes = len(message[0]) if len(message) == 1 else sum([len(part) for part in message])
+    nbytes = sum(map(len, message))
     parts = (b"\0", nbytes.to_bytes(4, "big"), *message)
     return [b"".join(parts)] if nbytes <= limits.COPY_BYTES else pieces.joined(parts)
 

@@ -73,7 +73,7 @@ def procedures(service: Service, name: str) -> dict[str, Callable[[GrpcCall, byt
     async def check(call: GrpcCall, data: bytes) -> None:
         found = known(call, data)
         if found:
-            call.respond(status())
+            call.respond([status()])
         elif found is not None:
             call.end(Status.NOT_FOUND, f"expected no service, or {name}")
 
@@ -82,13 +82,13 @@ def procedures(service: Service, name: str) -> dict[str, Callable[[GrpcCall, byt
         if found is None:
             return
         if not found:
-            call.send(Int32Value(value=SERVICE_UNKNOWN).SerializeToString())
+            call.send([Int32Value(value=SERVICE_UNKNOWN).SerializeToString()])
             await asyncio.Event().wait()  # until the client ends it
         told = b""
         while True:
             if told != status():
                 told = status()
-                call.send(told)
+                call.send([told])
             await readiness.news()
 
     return {"Check": check, "Watch": watch}

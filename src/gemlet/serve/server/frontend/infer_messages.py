@@ -179,9 +179,9 @@ def render(
     return [*described, *raw]
 
 
-def in_stream(*answer: tensors.Buffer) -> list[tensors.Buffer]:
+def in_stream(answer: list[tensors.Buffer]) -> list[tensors.Buffer]:
     """The parts of a ModelStreamInferResponse with the last answer to a request, which are those of that answer."""
-    nbytes = sum([len(part) for part in answer]) + len(FINAL)
+    nbytes = sum(map(len, answer)) + len(FINAL)
     return [_before(INFER_RESPONSE, nbytes), *answer, FINAL]
 
 

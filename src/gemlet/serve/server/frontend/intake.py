@@ -95,8 +95,10 @@ class Reply:
             return
         try:
             outputs = answer_form.chosen(self.form, result.outputs, sure=not result.spec.by_request)
-            large = sum([len(tensor.data) for tensor in outputs]) > limits.COPY_BYTES
-            if large or (not answer_form.as_they_are(self.form) and self._are_slow(outputs)):
+            nbytes = 0
+            for tensor in outputs:
+                nbytes += len(tensor.data)
+            if nbytes > limits.COPY_BYTES or (not answer_form.as_they_are(self.form) and self._are_slow(outputs)):
                 self.later(self._elsewhere(result.spec, outputs, result.loan.keep()))
             else:
                 self.write(result.spec, outputs, {})

@@ -50,7 +50,7 @@ class Client:
         header = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", path)]
         number = self.http.send_request([*header, (b"content-type", b"application/grpc"), (b"te", b"trailers")])
         for message in messages:
-            self.http.send_data(number, b"".join(grpc_wire.framed(message)))
+            self.http.send_data(number, b"".join(grpc_wire.framed([message])))
         self.http.end_stream(number)
         return number
 

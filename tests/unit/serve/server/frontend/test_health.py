@@ -27,7 +27,7 @@ class Call:
         self.sent = []
 
     def send(self, message):
-        self.sent.append(message)
+        self.sent.append(b"".join(message))
 
 
 async def until(condition):

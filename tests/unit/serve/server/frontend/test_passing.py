@@ -90,7 +90,7 @@ def test_more_raw_contents_than_inputs_are_refused_where_they_are_read():
 
 @pytest.mark.parametrize("rest", [b"", b"\0\0\0\0\2hi"])
 def test_a_large_message_is_a_view_of_what_came(rest):
-    buffer = bytearray(b"".join(grpc_wire.framed(bytes(MIB))) + rest)
+    buffer = bytearray(b"".join(grpc_wire.framed([bytes(MIB)])) + rest)
     compressed, message, left = grpc_wire.taken(buffer, 2 * MIB)
     assert (compressed, len(message), left) == (False, MIB, rest)
     assert message.obj is buffer

@@ -158,7 +158,7 @@ def test_a_compressed_message_is_in_another_process_in_one_turn(wrong):
         service.unpacking = Told()
         server = type("Server", (), {"service": service, "unpacking": service.unpacking, "limits": Limits()})
         server.holdings = Holdings(64 * MIB, asyncio.get_running_loop().time)
-        asking = Asking(server, grpc, lambda *parts: answers.append(b"".join(parts)), answers.append)
+        asking = Asking(server, grpc, lambda parts: answers.append(b"".join(parts)), answers.append)
         asking.take(gzip.compress(request.SerializeToString()), b"gzip")
         while grpc.work is not None:
             work, grpc.work = grpc.work, None
