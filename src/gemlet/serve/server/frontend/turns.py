@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-TURN_S = 0.002  # of each turn of the loop
+TURN_S = 0.0007  # of each turn of the loop
 LEAST_S = 1e-6  # that a clock tells apart
 
 
