@@ -53,6 +53,19 @@ def test_an_eager_service_is_not_slower_than_promised():
         assert percentile(shared.latencies(0), part) <= most
 
 
+@pytest.mark.parametrize("kernel", [100 * US, 500 * US])
+def test_a_service_that_fills_the_device_in_steps_leaves_the_rest(kernel):
+    answers = ProgramSpec(
+        kind="answers", rate=3.6, prefill=29 * MS, steps=47, kernels=1, kernel=2700 * US, host=150 * US
+    )
+    shared = Shared((LATENCY | {"min": 0.3}, answers), (REST, replace(SATURATING, kernel=kernel)), seconds=6)
+    alone = sum(served(shared.alone(0)))
+    assert sum(served(shared.outcome)) <= 1.1 * alone
+    program = shared.outcome.clients[0].program
+    end = program.requested[-1] + program.latencies[-1]
+    assert shared.speed(1, end=end) >= 0.9 * (1 - alone / (end - SECOND))
+
+
 def test_short_requests_are_protected_from_the_first():
     requests = ProgramSpec(kind="poisson", rate=100, work=200 * US, kernel=100 * US)
     shared = Shared((LATENCY, requests), SATURATING, seconds=3)
