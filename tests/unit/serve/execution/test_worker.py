@@ -19,6 +19,14 @@ from gemlet.serve.models.specification import ModelError
 from tests.unit.serve.stand_in import model
 
 
+@pytest.mark.parametrize("nbytes", [0, 1 << 17])
+def test_no_model_takes_the_pages_of_an_arena_from_the_server(nbytes):
+    descriptor = arena.create(1 << 16)
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, nbytes)
+    os.close(descriptor)
+
+
 @pytest.mark.parametrize("outputs", [{}, {"Z": np.array([["x"]])}], ids=["missing", "not numbers"])
 def test_outputs_of_a_model_that_fails_half_way_leave_nothing_in_the_arena(outputs):
     descriptor = arena.create(1 << 16)
