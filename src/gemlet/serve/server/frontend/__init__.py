@@ -18,7 +18,7 @@ regions.py       shared memory of clients;  region_write.py: writes there;  peer
 device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
-turns.py         whose bytes are read next;  one_by_one.py: work of a client that takes its turns
+one_by_one.py    work of a client that takes its turns
 unpacking.py     processes that read what takes time by its size
 own_process.py   what these processes do first
 documents.py     metadata, statistics, configuration as JSON
