@@ -148,7 +148,7 @@ class Engine:
         self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
 
     def heard(self, call: Call) -> None:
-        """What a model asked is answered."""
+        """What a model asked is answered, or not waited for any more."""
         self.waits.moved(call, "", self._clock())
 
     def cancel(self, call: Call) -> None:
@@ -296,13 +296,13 @@ class Engine:
         self._tell_dropped()
 
     def stuck(self, limit_ms: float) -> set[Executor]:
-        """Executors that have been at one batch for longer than that, which waits for no other model."""
-        began = self._clock() - limit_ms
+        """Executors that have been at one batch for longer than that, without what it waited for other models."""
+        now = self._clock()
         return {
             route.executor
             for gpu_let, route in self._routes.items()
             for batch in gpu_let.batches
-            if route.executor is not None and max(batch.started, batch.heard) < began and not self.waits.waits(batch)
+            if route.executor is not None and self.waits.worked(batch, now) > limit_ms
         }
 
     def abandon(self, message: str) -> None:
@@ -364,7 +364,7 @@ class Engine:
 
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
-        self.waits.moved(request.payload, request.model)
+        self.waits.moved(request.payload, request.model, now)
         self._dispatcher.submit(request)
         for batch in self._dispatcher.start(now, request.model) if self._dispatcher.serves(request.model) else ():
             self._execute(batch)

@@ -184,6 +184,12 @@ class Ask(msgspec.Struct, frozen=True, tag="ask", array_like=True):
     chain: tuple[str, ...] = ()
 
 
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
+    """The model that asked this does not wait for the answer any more."""
+
+    number: int
+
+
 Kind = Literal["model", "gone", "refused", "crash"]
 
 
@@ -203,7 +209,7 @@ class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
 
 
 ToExecutor = Begin | Load | Unload | Partition | Run | Release | Reply | Stop
-ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Log
+ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Cancel | Log
 TEXT_CHARACTERS = 8192
 _encoder = msgspec.msgpack.Encoder()
 to_executor = msgpack_decoder(ToExecutor)

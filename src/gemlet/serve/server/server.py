@@ -8,14 +8,13 @@ import logging
 import resource
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gemlet import own_memory
 from gemlet.errors import GemletError
-from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import Engine
+from gemlet.serve.dispatch.nested import Nested
 from gemlet.serve.dispatch.request_log import WRITE_S, RequestLog
 from gemlet.serve.dispatch.served import UNKNOWN
 from gemlet.serve.execution import ray_placement
@@ -73,6 +72,7 @@ class Server:
 
     def __init__(self, options: ServerOptions, logs: LogTail) -> None:
         self.engine = Engine(drop=options.drop)
+        self._nested = Nested(self.engine)
         self._end_traces: Callable[[], None] | None = None
         export = None
         if options.traces:
@@ -252,7 +252,7 @@ class Server:
             on_died=self._died,
             on_back=self.engine.resume,
             on_missing=self.engine.take_away,
-            on_ask=partial(nested.ask, self.engine),
+            on_ask=self._nested,
             arena_bytes=self._options.arena_bytes,
             placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
         )

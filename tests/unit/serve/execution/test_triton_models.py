@@ -315,6 +315,7 @@ class TritonPythonModel""",
 def test_an_answer_that_a_coroutine_does_not_wait_for_any_more_harms_nobody(tmp_path):
     executor = Executor(tmp_path, asks=GIVES_UP)
     asked = executor.ask("asks", (info(), rows(3)))
+    assert executor.said.messages.get(timeout=60) == protocol.Cancel(asked.number)
     assert executor.said.messages.get(timeout=60).answers == (protocol.FailedRequest("gave up", "INTERNAL"),)
     executor.worker._python.answered(reply(asked, rows(6)))
     executor.close()
