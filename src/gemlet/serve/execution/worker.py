@@ -93,6 +93,11 @@ class Channel:
             while self._connection.recv(65_536):
                 pass
 
+    def end(self) -> None:
+        """The receiver gets the end, and is to close this."""
+        with suppress(OSError):  # it has ended
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._stream.close()
         self._connection.close()
@@ -238,26 +243,34 @@ class Worker:
         return lanes
 
     def _partition(self, gpu_lets: tuple[GpuLet, ...], lanes: Dictionary[str, Channel] | None = None) -> None:
+        """Where that fails, the gpu-lets of before go on: what may fail comes before anything of them changes."""
         lanes = lanes or {}
+        unread = dict(lanes)
+        wanted = {gpu_let.name for gpu_let in gpu_lets}
+        fresh: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}
+        self._threads = [each for each in self._threads if each.is_alive()]
         try:
+            for name in wanted - self._named:
+                if name in lanes:
+                    thread = threading.Thread(target=self._run_lane, args=(lanes[name],), name=name)
+                else:
+                    fresh[name] = queue.SimpleQueue()
+                    thread = threading.Thread(target=self._run_all, args=(fresh[name],), name=name)
+                self._settings.start(thread)
+                self._threads.append(thread)
+                unread.pop(name, None)
             self._backend.partition(self._python.partition(gpu_lets))
         except BaseException:
             for lane in lanes.values():
+                lane.end()
+            for lane in unread.values():
                 lane.close()
+            for waiting in fresh.values():
+                waiting.put(None)
             raise
-        wanted = {gpu_let.name for gpu_let in gpu_lets}
+        self._gpu_lets |= fresh
         for name in self._gpu_lets.keys() - wanted:
             self._gpu_lets.pop(name).put(None)  # ends what it has
-        for name in wanted - self._named:
-            if name in lanes:
-                thread = threading.Thread(target=self._run_lane, args=(lanes[name],), name=name)
-            else:
-                waiting: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
-                self._gpu_lets[name] = waiting
-                thread = threading.Thread(target=self._run_all, args=(waiting,), name=name)
-            self._threads = [each for each in self._threads if each.is_alive()]
-            self._settings.start(thread)
-            self._threads.append(thread)
         self._named = wanted
 
     def _enqueue(self, run: protocol.Run) -> None:
