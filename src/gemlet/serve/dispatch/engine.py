@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
@@ -70,13 +70,17 @@ class Route:
 
 @dataclass(slots=True)
 class _Work:
-    """A batch at an executor; it may be there in several parts: where its requests differ in shape, or one failed."""
+    """A batch at an executor; it may be there in several parts: where its requests differ in shape, or one failed.
+
+    later: parts that wait for those before them, since all are too large to be copied at once.
+    """
 
     batch: Batch
     served: ServedModel
     executor: Executor
     gpu_let: str
     parts: int = 0
+    later: list[list[Request]] = field(default_factory=list)
 
 
 class Engine:
@@ -408,8 +412,11 @@ class Engine:
 
     def _send(self, work: _Work) -> None:
         batch, spec = work.batch, work.served.spec
-        parts = batch_tensors.alike(spec, batch.requests)
+        parts = batch_tensors.parts(spec, batch.requests)
         work.parts = len(parts)
+        if len(parts) > 1 and sum([request.payload.nbytes for request in batch.requests]) > batch_tensors.PART_BYTES:
+            work.later = parts[:0:-1]
+            del parts[1:]
         for requests in parts:
             self._run(work, spec, requests)
 
@@ -428,6 +435,8 @@ class Engine:
             self._pass_on(work, spec, requests, future)
         except Exception:
             logger.exception("answers of %s failed", spec.label)
+        if work.later:
+            self._run(work, spec, work.later.pop())
         work.parts -= 1  # whatever became of the answers: the gpu-let has done its work
         if work.parts == 0:
             self.waits.ended(batch)

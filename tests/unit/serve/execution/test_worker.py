@@ -42,6 +42,21 @@ def test_outputs_of_a_model_that_fails_half_way_leave_nothing_in_the_arena(outpu
     outputs_arena.close()
 
 
+def test_outputs_that_have_no_room_are_an_error_and_leave_nothing(monkeypatch):
+    monkeypatch.setattr(protocol, "MAX_OUTPUTS", 1 << 16)
+    descriptor = arena.create(1 << 16)
+    outputs_arena = arena.Arena(descriptor)
+    os.close(descriptor)
+    worker = Worker(None, Said(), None, outputs_arena)
+    spec = model(outputs=(("Y", "FP32", (-1,)), ("Z", "UINT8", (-1,))))
+    given = {"Y": np.zeros((1, protocol.SMALL_BYTES), dtype=np.float32)}
+    worker._release(worker._placed(spec, given | {"Z": np.zeros((1, 1 << 16), dtype=np.uint8)}))
+    with pytest.raises(ModelError, match="65537 bytes have no room"):
+        worker._placed(spec, given | {"Z": np.zeros((1, (1 << 16) + 1), dtype=np.uint8)})
+    assert outputs_arena.used == 0
+    outputs_arena.close()
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_only_outputs_that_are_not_small_take_room(more):
     descriptor = arena.create(1 << 16)
