@@ -31,13 +31,12 @@ class Nested:
 
     def _ask(self, executor: Executor, asked: dict[int, Call], message: protocol.Ask) -> None:
         def answer(result: Answered | Refusal) -> None:
-            asked.pop(message.number, None)
-            self._engine.heard(call)
+            self._engine.heard(asked.pop(message.number))  # which knows this: else both would wait for the collector
             executor.reply(_reply(message, result))
 
         inputs = [Tensor(each.name, each.datatype, each.shape, each.inline) for each in message.inputs]
         timeout_ms = message.timeout_us / 1000
-        call = asked[message.number] = Call(
+        asked[message.number] = call = Call(
             message.model, inputs, answer, now_ms(), message.version, timeout_ms,
             chain=message.chain, parent=message.batch,
         )  # fmt: skip

@@ -22,8 +22,9 @@ from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31
-MAX_NESTED = 1 << 30  # bytes of the tensors of a request of a model to another one, and of its answer
-MAX_OUTPUTS = 256 * 1024**2  # bytes of outputs in a message; those in the arena are not
+# Bytes of tensors in a message, for which the server does nothing else: of outputs, for which the arena has no room, of
+# a request of a model to another one, and of its answer.
+MAX_OUTPUTS = MAX_NESTED = 256 * 1024**2
 SMALL_BYTES = 4096  # tensors of so many bytes travel in the message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import struct
 from unittest import mock
@@ -224,6 +225,23 @@ async def test_the_answer_to_what_was_cancelled_while_it_ran_goes_nowhere():
     await bench.end("a")
     assert bench.replied == {}
     assert bench.engine.in_flight == 0
+
+
+@scenario
+async def test_nothing_waits_for_the_collector_that_models_sent_each_other():
+    bench = Bench("a", "b")
+    bench.send("a")
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        bench.ask("a", "b")
+        await bench.end("b")
+        await bench.end("a")
+        gc.collect()
+        assert not any(isinstance(each, Call) for each in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
 
 
 @scenario
