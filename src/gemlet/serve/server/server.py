@@ -216,7 +216,7 @@ class Server:
         await self._drain(frontends)
 
     async def _drain(self, frontends: Sequence[connections.Server]) -> None:
-        logger.info("ending: %d requests left, for %g s at most", self.engine.in_flight, self._options.drain_s)
+        logger.info("ending: requests left: %d, for %g s at most", self.engine.in_flight, self._options.drain_s)
         self.engine.closing = "the server is ending"
         self.logs.end_followers()
         for frontend in frontends:
@@ -226,7 +226,7 @@ class Server:
                 while self.engine.in_flight:  # noqa: ASYNC110  once in a life, and the count is kept anyway
                     await asyncio.sleep(DRAIN_CHECK_S)
         except TimeoutError:
-            logger.warning("%d requests are refused: the time to drain is over", self.engine.in_flight)
+            logger.warning("the time to drain is over; requests refused: %d", self.engine.in_flight)
             self.engine.abandon("the server is ending")
         await self._fleet.close(0.0 if self.engine.in_flight else STOP_SECONDS)  # what still runs is refused with this
         await asyncio.sleep(0)
