@@ -28,7 +28,7 @@ from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.backends import green
-from gemlet.serve.execution.worker import SWITCH_INTERVAL
+from gemlet.serve.execution.process_settings import SWITCH_INTERVAL
 from gemlet.serve.models import built_in
 
 MODELS = {"a": "resnet50", "b": "bert", "c": "googlenet"}

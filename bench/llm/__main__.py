@@ -110,7 +110,7 @@ class Bench:
         if alone.busy is not None and alone.busy < 1 and self.request_s(member) is None:
             probe = Member(member.program, busy=1.0)
             self.alone[probe.load] = [self.window(row, ALONE, 0, (probe,), PROBE)[probe.name]]
-        while len(found) < self.chosen.alone:
+        while len(found) < row.windows_alone(self.chosen.alone):
             found.append(self.window(row, ALONE, len(found), (alone,))[alone.name])
         return found
 

@@ -87,9 +87,11 @@ class Work:
         """Units a second in each half of a second, to see the course of a run."""
         return [round(self.rate(t, t + RATE_STEP), 2) for t in starts(0.0, self.seconds, RATE_STEP, RATE_STEP)]
 
-    def busy(self) -> float:
-        """The part of the window with a request under way."""
-        return sum(request.served_s for request in self.requests) / self.seconds
+    def busy(self, begin: float = 0.0, end: float | None = None) -> float:
+        """The part of [begin, end) with a request under way; of the whole window if neither is given."""
+        last = self.seconds if end is None else end
+        spans = [(max(begin, r.ended - r.served_s), min(last, r.ended)) for r in self.requests]
+        return sum(max(0.0, until - since) for since, until in spans) / (last - begin)
 
 
 def identical(digests: Sequence[str], reference: Sequence[str]) -> bool:

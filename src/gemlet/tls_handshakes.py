@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from gemlet.tls_reading import Reading
+from gemlet.turns import Turns
 
 if TYPE_CHECKING:
     import ssl
@@ -43,6 +44,7 @@ class Handshakes:
         self._connection = connection
         self._most = max(1, most // PART)
         self._loop = asyncio.get_running_loop()
+        self._turns = Turns(self._loop)
         self._under_way: dict[str, dict[socket.socket, None]] = {}  # by address, the oldest first
         self._count = 0
         self._shaking: set[asyncio.Task[None]] = set()
@@ -84,7 +86,9 @@ class Handshakes:
             if accepted not in self._under_way.get(peer, {}):
                 accepted.close()
                 return  # ended before it began
-            connection = Reading(self._tls, self._connection(), begin_s=self._begin_s, end_s=self._end_s)
+            connection = Reading(
+                self._tls, self._connection(), self._turns, peer, begin_s=self._begin_s, end_s=self._end_s
+            )
             transport, _ = await self._loop.connect_accepted_socket(lambda: connection, accepted)
             try:
                 await connection.done

@@ -129,19 +129,24 @@ TURNS = {
 
 
 def _sharing(group: GroupStatus, device: DeviceStatus) -> list[str]:
-    others = [
-        other for other in device.groups if other.name != group.name and any(c.state == "runs" for c in other.clients)
-    ]
+    present = [other for other in device.groups if other.name != group.name]
+    others = [other for other in present if any(c.state == "runs" for c in other.clients)]
+    restrained = [f"'{other.name}'" for other in present if other.why == "slowed"]
+    in_turns = [
+        f"'{other.name}'" for other in present
+        if other.why in TURNS and other.why != "slowed" and any(c.state != "idle" for c in other.clients)
+    ]  # fmt: skip
     lines = []
     if group.why in TURNS:
         lines.append(f"  {TURNS[group.why]}")
+    elif in_turns:
+        lines.append(f"  waits for the turns of {', '.join(in_turns)}, and runs freely beside all others")
     elif others and _at_maximum(group):
         lines.append("  up to that it runs beside others without turns: no promise is in danger")
-    elif others:
+    elif others and not restrained:
         lines.append("  runs freely beside others: no promise is in danger")
     if group.speed is not None and others:
         lines.append(f"  while it runs, it has {format_share(group.speed)} of its speed alone")
-    restrained = [f"'{other.name}'" for other in device.groups if other.name != group.name and other.why == "slowed"]
     if restrained and group.why != "slowed":
         lines.append(f"  stops for the requests of {', '.join(restrained)}")
     return lines

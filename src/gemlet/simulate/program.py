@@ -66,6 +66,7 @@ class Program:
             "bursty": self._bursty,
             "onoff": self._on_and_off,
             "poisson": self._requests,
+            "answers": self._requests,
             "periodic": self._requests,
             "ranks": self._rank,
         }
@@ -105,8 +106,7 @@ class Program:
         while until is None or now < until:
             begun = now
             if spec.prefill and done % spec.steps == 0:
-                yield Launch(-(-spec.prefill // PREFILL_KERNEL), PREFILL_KERNEL, spec.launch)
-                now = yield SYNC
+                now = yield from self._prefill()
             done += 1
             if spec.gap <= LONGEST_GAP:
                 yield Launch(spec.kernels, spec.kernel, spec.gap)
@@ -120,6 +120,10 @@ class Program:
             self._took(begun, now)
         return now
 
+    def _prefill(self) -> Generator[Step, int, int]:
+        yield Launch(-(-self.spec.prefill // PREFILL_KERNEL), PREFILL_KERNEL, self.spec.launch)
+        return (yield SYNC)
+
     def _bursty(self, now: int) -> Generator[Step, int, None]:
         while True:
             begun = now
@@ -132,9 +136,18 @@ class Program:
         while True:
             if arrival > now:
                 yield Pause(arrival, False)
-            now = yield from self._work(self.spec.work)
+            now = yield from self._answer() if self.spec.kind == "answers" else self._work(self.spec.work)
             self._took(arrival, now)
             arrival += self._gap()
+
+    def _answer(self) -> Generator[Step, int, int]:
+        spec = self.spec
+        now = yield from self._prefill()
+        for _ in range(spec.steps):
+            yield Launch(spec.kernels, spec.kernel, spec.gap)
+            now = yield SYNC
+            now = yield Pause(now + spec.host, True)
+        return now
 
     def _on_and_off(self, now: int) -> Generator[Step, int, None]:
         on, off = self.spec.on, self.spec.off

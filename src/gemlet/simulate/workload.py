@@ -25,7 +25,9 @@ EXAMPLES = "see an example: gemlet simulate --example FILE"
 WHOLE_NUMBERS = {"count", "seed", "kernels", "layers", "steps"}  # all others are times
 
 Given = TypeVar("Given")
-Kind = Literal["saturating", "launch-bound", "changing", "think", "bursty", "onoff", "poisson", "periodic", "ranks"]
+Kind = Literal[
+    "saturating", "launch-bound", "changing", "think", "bursty", "onoff", "poisson", "answers", "periodic", "ranks"
+]
 Lie = Literal["", "silent", "boasts", "awaited", "idle"]
 
 
@@ -51,7 +53,9 @@ class ProgramSpec:
     then saturating for as long, and so on. ``think`` is launch-bound for ``on`` and does nothing for ``off``.
     ``bursty`` has ``work``, then thinks for ``think`` on the host, and so on. ``onoff`` saturates for ``on`` and stays
     away for ``off``. ``poisson`` gets ``rate`` requests a second of ``work`` each, at random, ``periodic`` as
-    regularly as a clock; neither waits for the last one's end. ``ranks`` is one of several on a device each: in every
+    regularly as a clock; neither waits for the last one's end. ``answers`` gets requests as ``poisson`` does; each is
+    ``prefill`` of work, then ``steps`` times ``kernels`` kernels, one every ``gap``, for which it waits, and ``host``,
+    as a service does that generates text. ``ranks`` is one of several on a device each: in every
     step ``layers`` times ``kernels`` kernels, one every ``gap``, and a collective of ``collective`` that waits on the
     device for those of the other ranks; then it waits for all of it and works on the host for ``host``, unless that
     is 0, and up to ``uneven`` times as long more, at random, each rank for itself. kernel: one kernel's time alone.

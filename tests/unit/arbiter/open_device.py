@@ -99,6 +99,16 @@ def _sliced(workload):
     return _sliced_run(programs, workload.device, workload.duration, workload.seed)
 
 
+def served(outcome, number=0, start=SECOND):
+    """How long each request took once those before it were done."""
+    program, end, times = outcome.clients[number].program, 0, []
+    for at, took in zip(program.requested, program.latencies, strict=True):
+        began, end = max(at, end), at + took
+        if at >= start:
+            times.append(end - began)
+    return times
+
+
 def percentile(values, part):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]

@@ -36,6 +36,12 @@ def test_rows_are_chosen_by_name_and_changed_by_options() -> None:
     assert [row.name for row in plan.choose([], []).rows] == list(ROWS)
 
 
+def test_a_service_runs_alone_once_for_each_repeat() -> None:
+    assert ROWS["service-graph"].windows_alone(3) == ROWS["service-graph"].repeats == 5
+    assert ROWS["mixed-8"].windows_alone(4) == 4
+    assert ROWS["generators-2"].windows_alone(3) == 3
+
+
 def test_quick_is_one_repeat_of_few_rows() -> None:
     chosen = plan.choose([], [], quick=True)
     assert [row.name for row in chosen.rows] == list(QUICK)

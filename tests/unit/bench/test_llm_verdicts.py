@@ -99,9 +99,25 @@ def test_a_service_that_fills_the_device_leaves_its_neighbour_the_rest() -> None
     results.alone = {service.load: [alone], training.load: [steady(30, 6.0)]}
     results.put("gemlet", 0, {service.name: served(105, 17), training.name: steady(21, 6.0)})
     found = lines(results)
-    assert of(found, "that the service leaves, gemlet").value == pytest.approx(21 / 30 / 0.8, abs=1e-3)
+    busy = alone.busy(*results.span())
+    assert of(found, "that the service leaves, gemlet").value == pytest.approx(21 / 30 / (1 - busy), abs=1e-3)
     assert of(found, "TTFT p99, gemlet / alone").verdict == "met"
     assert of(found, "time per token p99, gemlet / alone").verdict == "missed"
+
+
+def test_what_it_leaves_is_that_of_the_same_arrivals() -> None:
+    results = Results(ROWS["service-graph"])
+    service, training = results.row.members
+    calm, busy = served(100, 10), served(900, 10)
+    results.alone = {service.load: [calm, busy], training.load: [steady(30, 6.0)]}
+    left = [1 - work.busy(*results.span()) for work in (calm, busy)]
+    assert left[0] > left[1] + 0.3
+    for repeat, part in enumerate([*left, 1.0]):
+        pace = 30 * 0.8 * part if repeat < 2 else 1.0
+        results.put("gemlet", repeat, {service.name: (calm, busy, busy)[repeat], training.name: steady(pace, 6.0)})
+    found = lines(results)
+    assert of(found, "that the service leaves, gemlet").value == pytest.approx(0.8, abs=1e-3)
+    assert of(found, "TTFT p50, gemlet / alone").value == 1.0  # the third has no window alone
 
 
 def test_promises_hold_again_soon_after_each_change() -> None:

@@ -49,5 +49,14 @@ def test_why_it_takes_turns(why: str) -> None:
     assert TURNS[why] in said(group("a", why=why), group("b"))
 
 
-def test_one_that_stops_for_requests() -> None:
-    assert "stops for the requests of 'b'" in said(group("a"), group("b", why="slowed"))
+def test_one_that_stops_for_requests_is_not_said_to_run_freely() -> None:
+    text = said(group("a"), group("b", why="slowed"))
+    assert "stops for the requests of 'b'" in text
+    assert "freely" not in text
+
+
+def test_one_that_shares_waits_for_the_turns_of_another() -> None:
+    text = said(group("a", speed=0.99), group("b", why="behind", state="waits"), group("c"))
+    assert "waits for the turns of 'b', and runs freely beside all others" in text
+    assert "no promise is in danger" not in text
+    assert "runs freely beside others" in said(group("a"), group("b", why="behind", state="idle"), group("c"))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.protocol import ArenaTensor
     from gemlet.serve.models.specification import ModelSpec
 
+PART_BYTES = 64 * 1024**2  # of inputs: they are copied on the event loop, which does nothing else for some 50 ms
+
 
 def alike(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
     """The requests in parts that can be one batch: all in one, unless their inputs differ in shape or number."""
@@ -26,6 +28,22 @@ def alike(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
     for request in requests:
         parts.setdefault(tuple([(each.name, each.shape[1:]) for each in request.payload.inputs]), []).append(request)
     return list(parts.values())
+
+
+def parts(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
+    """As alike(), and of no more than PART_BYTES, or one request."""
+    if sum([request.payload.nbytes for request in requests]) <= PART_BYTES:
+        return alike(spec, requests)
+    found: list[list[Request]] = []
+    for group in alike(spec, requests):
+        room = 0
+        for request in group:
+            room -= request.payload.nbytes
+            if room < 0:
+                found.append([])
+                room = PART_BYTES - request.payload.nbytes
+            found[-1].append(request)
+    return found
 
 
 def joined(spec: ModelSpec, requests: list[Request]) -> list[Input]:

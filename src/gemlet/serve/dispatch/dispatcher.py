@@ -95,14 +95,16 @@ class GpuLetState:
 class Batch:
     """Requests to execute together, now.
 
-    number: by which it waits for others, see waits.py; 0: for none. heard: when the last of those answered.
+    number: by which it waits for others, see waits.py; 0: for none. waited: milliseconds for which it did, without
+    those since ``waits_since``, if it does.
     """
 
     place: Assignment
     requests: list[Request]
     started: float
     number: int = 0
-    heard: float = 0.0
+    waited: float = 0.0
+    waits_since: float = 0.0
 
     @property
     def gpu_let(self) -> GpuLetState:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
@@ -70,13 +70,17 @@ class Route:
 
 @dataclass(slots=True)
 class _Work:
-    """A batch at an executor; it may be there in several parts: where its requests differ in shape, or one failed."""
+    """A batch at an executor; it may be there in several parts: where its requests differ in shape, or one failed.
+
+    later: parts that wait for those before them, since all are too large to be copied at once.
+    """
 
     batch: Batch
     served: ServedModel
     executor: Executor
     gpu_let: str
     parts: int = 0
+    later: list[list[Request]] = field(default_factory=list)
 
 
 class Engine:
@@ -148,7 +152,7 @@ class Engine:
         self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
 
     def heard(self, call: Call) -> None:
-        """What a model asked is answered."""
+        """What a model asked is answered, or not waited for any more."""
         self.waits.moved(call, "", self._clock())
 
     def cancel(self, call: Call) -> None:
@@ -296,13 +300,13 @@ class Engine:
         self._tell_dropped()
 
     def stuck(self, limit_ms: float) -> set[Executor]:
-        """Executors that have been at one batch for longer than that, which waits for no other model."""
-        began = self._clock() - limit_ms
+        """Executors that have been at one batch for longer than that, without what it waited for other models."""
+        now = self._clock()
         return {
             route.executor
             for gpu_let, route in self._routes.items()
             for batch in gpu_let.batches
-            if route.executor is not None and max(batch.started, batch.heard) < began and not self.waits.waits(batch)
+            if route.executor is not None and self.waits.worked(batch, now) > limit_ms
         }
 
     def abandon(self, message: str) -> None:
@@ -365,7 +369,7 @@ class Engine:
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
         if request.payload.parent:
-            self.waits.moved(request.payload, request.model)
+            self.waits.moved(request.payload, request.model, now)
         self._dispatcher.submit(request)
         for batch in self._dispatcher.start(now, request.model) if self._dispatcher.serves(request.model) else ():
             self._execute(batch)
@@ -410,8 +414,11 @@ class Engine:
 
     def _send(self, work: _Work) -> None:
         batch, spec = work.batch, work.served.spec
-        parts = batch_tensors.alike(spec, batch.requests)
+        parts = batch_tensors.parts(spec, batch.requests)
         work.parts = len(parts)
+        if len(parts) > 1 and sum([request.payload.nbytes for request in batch.requests]) > batch_tensors.PART_BYTES:
+            work.later = parts[:0:-1]
+            del parts[1:]
         for requests in parts:
             self._run(work, spec, requests)
 
@@ -430,6 +437,8 @@ class Engine:
             self._pass_on(work, spec, requests, future)
         except Exception:
             logger.exception("answers of %s failed", spec.label)
+        if work.later:
+            self._run(work, spec, work.later.pop())
         work.parts -= 1  # whatever became of the answers: the gpu-let has done its work
         if work.parts == 0:
             self.waits.ended(batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import now_ms
@@ -13,29 +14,44 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.executor import Executor
 
 
-def ask(engine: Engine, executor: Executor, message: protocol.Ask) -> None:
-    """Hands it to the engine; ``executor`` gets the reply."""
+class Nested:
+    """Hands them to the engine; the executor of the model gets the reply."""
 
-    def answer(result: Answered | Refusal) -> None:
-        engine.heard(call)
-        if isinstance(result, Refusal):
-            executor.reply(protocol.Reply(message.number, error=result.message))
-            return
-        nbytes = sum([len(each.data) for each in result.outputs])
-        if nbytes > protocol.MAX_NESTED:
-            error = f"the answer of {message.model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}"
-            executor.reply(protocol.Reply(message.number, error=error))
-            return
-        outputs = tuple(
-            protocol.ArenaTensor(each.name, each.datatype, each.shape, -1, len(each.data), bytes(each.data))
-            for each in result.outputs
-        )
-        executor.reply(protocol.Reply(message.number, outputs))
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._asked: WeakKeyDictionary[Executor, dict[int, Call]] = WeakKeyDictionary()  # by its number
 
-    inputs = [Tensor(each.name, each.datatype, each.shape, each.inline) for each in message.inputs]
-    timeout_ms = message.timeout_us / 1000
-    call = Call(
-        message.model, inputs, answer, now_ms(), message.version, timeout_ms,
-        chain=message.chain, parent=message.batch,
-    )  # fmt: skip
-    engine.infer(call)
+    def __call__(self, executor: Executor, message: protocol.Ask | protocol.Cancel) -> None:
+        asked = self._asked.setdefault(executor, {})
+        if isinstance(message, protocol.Ask):
+            self._ask(executor, asked, message)
+        elif (call := asked.pop(message.number, None)) is not None:
+            self._engine.heard(call)
+            self._engine.cancel(call)
+
+    def _ask(self, executor: Executor, asked: dict[int, Call], message: protocol.Ask) -> None:
+        def answer(result: Answered | Refusal) -> None:
+            self._engine.heard(asked.pop(message.number))  # which knows this: else both would wait for the collector
+            executor.reply(_reply(message, result))
+
+        inputs = [Tensor(each.name, each.datatype, each.shape, each.inline) for each in message.inputs]
+        timeout_ms = message.timeout_us / 1000
+        asked[message.number] = call = Call(
+            message.model, inputs, answer, now_ms(), message.version, timeout_ms,
+            chain=message.chain, parent=message.batch,
+        )  # fmt: skip
+        self._engine.infer(call)
+
+
+def _reply(message: protocol.Ask, result: Answered | Refusal) -> protocol.Reply:
+    if isinstance(result, Refusal):
+        return protocol.Reply(message.number, error=result.message)
+    nbytes = sum([len(each.data) for each in result.outputs])
+    if nbytes > protocol.MAX_NESTED:
+        error = f"the answer of {message.model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}"
+        return protocol.Reply(message.number, error=error)
+    outputs = tuple(
+        protocol.ArenaTensor(each.name, each.datatype, each.shape, -1, len(each.data), bytes(each.data))
+        for each in result.outputs
+    )
+    return protocol.Reply(message.number, outputs)

@@ -45,10 +45,12 @@ class Waits:
             del self._batches[batch.number]
 
     def moved(self, call: Call, to: str | int, now: float = 0.0) -> None:
-        """What a batch asked waits there now, by label or by number; at "" nowhere, because it is answered."""
+        """What a batch asked waits there now, by label or by number; at "" nowhere, because it is answered. ``now``:
+        where that was nowhere or will be."""
         waiting = self._waiting.get(call.parent)
         if waiting is None:
             return
+        batch, waited = self._batches[call.parent], bool(waiting)
         if call.awaited_at != "":
             waiting[call.awaited_at] -= 1
             self.asked -= 1
@@ -58,12 +60,18 @@ class Waits:
         if to != "":
             waiting[to] += 1
             self.asked += 1
-        else:
-            self._batches[call.parent].heard = now
+        if waiting and not waited:
+            batch.waits_since = now
+        elif waited and not waiting:
+            batch.waited += now - batch.waits_since
 
     def waits(self, batch: Batch) -> bool:
         """Whether it waits for an answer."""
         return bool(self._waiting.get(batch.number))
+
+    def worked(self, batch: Batch, now: float) -> float:
+        """Milliseconds for which it has been under way and has waited for no answer."""
+        return (batch.waits_since if self.waits(batch) else now) - batch.started - batch.waited
 
     def locked(self, ways: Callable[[str], Ways]) -> set[int]:
         """The batches that would wait for ever."""

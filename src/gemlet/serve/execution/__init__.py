@@ -3,6 +3,7 @@
 backend.py     what a backend is, and what it is given
 backends/      one file a backend
 worker.py      the process;  protocol.py: what it and the server say;  arena.py: the memory they share
+process_settings.py    what a model may change there for all others
 whole_device.py    a process under a fraction of MPS is told the size of the whole device
 executor.py    the server's side of one process;  loan.py: how long outputs stay in that memory
 printed.py     what such a process prints, passed on to the server's standard error, so many lines a minute

@@ -6,6 +6,7 @@ order. The memory is a memfd: pages are taken when they are first written, and g
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from bisect import bisect_left
@@ -14,9 +15,10 @@ ALIGNMENT = 256  # of every tensor; what cudaMemcpy and vector loads like
 
 
 def create(nbytes: int) -> int:
-    """A descriptor of new shared memory of that size."""
-    descriptor = os.memfd_create("gemlet-arena", os.MFD_CLOEXEC)
+    """A descriptor of new shared memory of that size, which stays: pages that are gone would end who touches them."""
+    descriptor = os.memfd_create("gemlet-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, nbytes)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return descriptor
 
 

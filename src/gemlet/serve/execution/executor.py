@@ -27,7 +27,7 @@ from gemlet.serve.models.specification import ModelError, ModelSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Asked = Callable[["Executor", protocol.Ask], None]  # gets what a model asks of another; replies to it
+    Asked = Callable[["Executor", protocol.Ask | protocol.Cancel], None]  # of what a model asks another; replies
 
 logger = logging.getLogger(__name__)
 
@@ -301,11 +301,11 @@ class Executor:
         if isinstance(message, protocol.Log):
             logging.getLogger(message.logger).log(message.level, "%s: %s", self.name, message.line)
             return
-        if isinstance(message, protocol.Ask):
-            if self._on_ask is None:
-                self.reply(protocol.Reply(message.number, error="no other models are served here"))
-            else:
+        if isinstance(message, protocol.Ask | protocol.Cancel):
+            if self._on_ask is not None:
                 self._on_ask(self, message)
+            elif isinstance(message, protocol.Ask):
+                self.reply(protocol.Reply(message.number, error="no other models are served here"))
             return
         ticket = 0 if isinstance(message, protocol.Hello) else message.ticket
         future = self._waiting.pop(ticket, None)

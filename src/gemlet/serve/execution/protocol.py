@@ -22,7 +22,9 @@ from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31
-MAX_NESTED = 1 << 30  # bytes of the tensors of a request of a model to another one, and of its answer
+# Bytes of tensors in a message, for which the server does nothing else: of outputs, for which the arena has no room, of
+# a request of a model to another one, and of its answer.
+MAX_OUTPUTS = MAX_NESTED = 256 * 1024**2
 SMALL_BYTES = 4096  # tensors of so many bytes travel in the message
 
 
@@ -184,6 +186,12 @@ class Ask(msgspec.Struct, frozen=True, tag="ask", array_like=True):
     chain: tuple[str, ...] = ()
 
 
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
+    """The model that asked this does not wait for the answer any more."""
+
+    number: int
+
+
 Kind = Literal["model", "gone", "refused", "crash"]
 
 
@@ -203,7 +211,7 @@ class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
 
 
 ToExecutor = Begin | Load | Unload | Partition | Run | Release | Reply | Stop
-ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Log
+ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Cancel | Log
 TEXT_CHARACTERS = 8192
 _encoder = msgspec.msgpack.Encoder()
 to_executor = msgpack_decoder(ToExecutor)

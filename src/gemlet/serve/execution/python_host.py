@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gemlet.serve.executor")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Here:
-    """The gpu-let for which this thread works, and at what."""
+    """The gpu-let for which this thread works, and at what. A model's own threads may know it, too, and longer than it
+    lasts; ``running``: held while one of them runs a neighbour."""
 
     gpu_let: str = ""
     nesting: protocol.Nesting = protocol.OUTERMOST
+    over: bool = False
+    running: threading.Lock = field(default_factory=threading.Lock)
 
 
 _NOWHERE = _Here()
@@ -115,7 +119,8 @@ class PythonHost:
     ) -> list[Response]:
         """A batch, whose arrays have the rows of its requests one after the other. Raises ModelError, GpuLetGone."""
         model = self._python[key]
-        self._here.set(_Here(gpu_let, nesting))
+        here = _Here(gpu_let, nesting)
+        self._here.set(here)
         batch, at = [], 0
         for about in requests:
             end = at + about.rows
@@ -131,6 +136,8 @@ class PythonHost:
             except Exception as error:
                 logger.exception("%s failed", model.spec.name)  # its own traceback is what its author needs
                 raise ModelError(f"{model.spec.name} failed: {type(error).__name__}: {error}") from error
+            finally:
+                here.over = True
 
     # What nested requests ask
 
@@ -144,19 +151,23 @@ class PythonHost:
 
     def neighbour(self, model: str, version: str) -> str | None:
         """The key of a model that takes turns with this thread's."""
-        for key in self._assigned.get(self._here.get().gpu_let, ()):
+        here = self._here.get()
+        for key in self._assigned.get(here.gpu_let, ()) if not here.over else ():
             if _is(self._models.get(key), model, version):
                 return key
         return None
 
     def run_here(self, key: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> dict[str, np.ndarray]:
-        """One request of a neighbour, in this thread's place. Raises ModelError, or whatever the model raises."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self._run_here(key, inputs, outputs)
-        with ThreadPoolExecutor(1) as thread:  # a neighbour that is a coroutine cannot run in the loop of another one
-            return thread.submit(copy_context().run, self._run_here, key, inputs, outputs).result()
+        """One request of a neighbour, in this thread's place, one at a time: no model is asked to run twice at once.
+
+        Raises ModelError, or whatever the model raises."""
+        with self._here.get().running:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return self._run_here(key, inputs, outputs)
+            with ThreadPoolExecutor(1) as thread:  # a coroutine cannot run in the loop of another one
+                return thread.submit(copy_context().run, self._run_here, key, inputs, outputs).result()
 
     def _run_here(self, key: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> dict[str, np.ndarray]:
         spec, here = self._models[key], self._here.get()
@@ -166,13 +177,15 @@ class PythonHost:
         rows = int(next(iter(inputs.values())).shape[0]) if spec.max_batch and inputs else 1
         if key in self._python:
             nesting = msgspec.structs.replace(here.nesting, chain=(*here.nesting.chain, spec.name))
-            token = self._here.set(replace(here, nesting=nesting))
+            inside = _Here(here.gpu_let, nesting)
+            token = self._here.set(inside)
             assert self._around is not None
             try:
                 with self._around(here.gpu_let):
                     about = protocol.RequestInfo(rows, outputs=tuple(outputs))
                     (response,) = self._python[key].execute([(about, inputs)])
             finally:
+                inside.over = True
                 self._here.reset(token)
             if isinstance(response, Failure):
                 raise ModelError(response.message)

@@ -13,7 +13,6 @@ import io
 import logging
 import os
 import queue
-import resource
 import signal
 import socket
 import sys
@@ -31,6 +30,7 @@ from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
 from gemlet.serve.execution.printed import LINES_PER_MINUTE
+from gemlet.serve.execution.process_settings import Settings
 from gemlet.serve.execution.python_host import PythonHost
 from gemlet.serve.execution.triton.responses import Failure
 from gemlet.serve.execution.whole_device import start_again_as_whole
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gemlet.serve.executor")
 DEVICE_LOST, NO_ORDERS = 70, 71  # exit codes
 _Answer = protocol.Done | protocol.DoneEach | protocol.Failed  # of a batch
-# Seconds that a thread may keep the interpreter while others wait for it. While graphs are captured one thread is in
-# Python for long, and with Python's 5 ms every gpu-let waits that long each time that it has to come back.
-SWITCH_INTERVAL = 100e-6
 
 
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # that the server is at the other end of
@@ -71,6 +68,7 @@ class Channel:
     """The socket to the server. ``send`` may be called from any thread."""
 
     def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(None)  # a model may have set a default, and a lane is silent for as long as nobody asks
         self._connection = connection
         self._stream = connection.makefile("rb")
         self._lock = threading.Lock()
@@ -95,6 +93,11 @@ class Channel:
             while self._connection.recv(65_536):
                 pass
 
+    def end(self) -> None:
+        """The receiver gets the end, and is to close this."""
+        with suppress(OSError):  # it has ended
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._stream.close()
         self._connection.close()
@@ -110,16 +113,6 @@ def _of_use() -> Iterator[None]:
         with suppress(BaseException):  # standard error may be closed, too
             traceback.print_exc()
         os._exit(NO_ORDERS)
-
-
-def _allow_files(limit: tuple[int, int]) -> None:
-    """So many open files as before a model changed that: it is one process for all models, and they need theirs."""
-    now = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if now != limit:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        except (OSError, ValueError):  # the hard one is lower now, which takes a privilege to change
-            resource.setrlimit(resource.RLIMIT_NOFILE, (now[1], now[1]))
 
 
 class LogSender(logging.Handler):
@@ -164,7 +157,7 @@ class Worker:
         self._threads: list[threading.Thread] = []
         self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | None]
         self._orders = queue.SimpleQueue()
-        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)  # before there is a model
+        self._settings = Settings()
 
     def serve(self) -> None:
         """Works until told to stop or until the server is gone."""
@@ -172,7 +165,7 @@ class Worker:
         controller.start()
         if not self._read_until_stopped():
             os._exit(0)  # the results of running batches are no longer needed
-        threading.Thread(target=self._end_with_server, daemon=True).start()
+        self._settings.start(threading.Thread(target=self._end_with_server, daemon=True))
         self._orders.put(None)
         controller.join()
         for waiting in self._gpu_lets.values():
@@ -212,7 +205,7 @@ class Worker:
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:
-            _allow_files(self._files)
+            self._settings.restore()
             began = time.perf_counter()
             try:
                 if isinstance(order, protocol.Load):
@@ -250,30 +243,40 @@ class Worker:
         return lanes
 
     def _partition(self, gpu_lets: tuple[GpuLet, ...], lanes: Dictionary[str, Channel] | None = None) -> None:
+        """Where that fails, the gpu-lets of before go on: what may fail comes before anything of them changes."""
         lanes = lanes or {}
+        unread = dict(lanes)
+        wanted = {gpu_let.name for gpu_let in gpu_lets}
+        fresh: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}
+        self._threads = [each for each in self._threads if each.is_alive()]
         try:
+            for name in wanted - self._named:
+                if name in lanes:
+                    thread = threading.Thread(target=self._run_lane, args=(lanes[name],), name=name)
+                else:
+                    fresh[name] = queue.SimpleQueue()
+                    thread = threading.Thread(target=self._run_all, args=(fresh[name],), name=name)
+                self._settings.start(thread)
+                self._threads.append(thread)
+                unread.pop(name, None)
             self._backend.partition(self._python.partition(gpu_lets))
         except BaseException:
             for lane in lanes.values():
+                lane.end()
+            for lane in unread.values():
                 lane.close()
+            for waiting in fresh.values():
+                waiting.put(None)
             raise
-        wanted = {gpu_let.name for gpu_let in gpu_lets}
+        self._gpu_lets |= fresh
         for name in self._gpu_lets.keys() - wanted:
             self._gpu_lets.pop(name).put(None)  # ends what it has
-        for name in wanted - self._named:
-            if name in lanes:
-                thread = threading.Thread(target=self._run_lane, args=(lanes[name],), name=name)
-            else:
-                waiting: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
-                self._gpu_lets[name] = waiting
-                thread = threading.Thread(target=self._run_all, args=(waiting,), name=name)
-            self._threads = [each for each in self._threads if each.is_alive()] + [thread]
-            thread.start()
         self._named = wanted
 
     def _enqueue(self, run: protocol.Run) -> None:
         if run.nesting.beside:
-            threading.Thread(target=self._run_beside, args=(run,), name=f"beside {run.gpu_let}", daemon=True).start()
+            name = f"beside {run.gpu_let}"
+            self._settings.start(threading.Thread(target=self._run_beside, args=(run,), name=name, daemon=True))
             return
         waiting = self._gpu_lets.get(run.gpu_let)
         if waiting is None:
@@ -368,6 +371,9 @@ class Worker:
         placed: list[protocol.ArenaTensor] = []
         try:
             yield placed
+            nbytes = sum([tensor.nbytes for tensor in placed if tensor.offset < 0])
+            if nbytes > protocol.MAX_OUTPUTS:
+                raise ModelError(f"outputs of {nbytes} bytes have no room: expected at most {protocol.MAX_OUTPUTS}")
         except Exception:
             self._release(placed)
             raise
@@ -441,7 +447,6 @@ def _set_up() -> None:
     """Of the interpreter and the process, before there is a model."""
     for number in (signal.SIGINT, signal.SIGTERM):  # systemd sends them to all; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
-    sys.setswitchinterval(SWITCH_INTERVAL)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a pipe leads to the server, and what is printed may be the last
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first

@@ -8,14 +8,13 @@ import logging
 import resource
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gemlet import own_memory
 from gemlet.errors import GemletError
-from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import Engine
+from gemlet.serve.dispatch.nested import Nested
 from gemlet.serve.dispatch.request_log import WRITE_S, RequestLog
 from gemlet.serve.dispatch.served import UNKNOWN
 from gemlet.serve.execution import ray_placement
@@ -73,6 +72,7 @@ class Server:
 
     def __init__(self, options: ServerOptions, logs: LogTail) -> None:
         self.engine = Engine(drop=options.drop)
+        self._nested = Nested(self.engine)
         self._end_traces: Callable[[], None] | None = None
         export = None
         if options.traces:
@@ -216,7 +216,7 @@ class Server:
         await self._drain(frontends)
 
     async def _drain(self, frontends: Sequence[connections.Server]) -> None:
-        logger.info("ending: %d requests left, for %g s at most", self.engine.in_flight, self._options.drain_s)
+        logger.info("ending: requests left: %d, for %g s at most", self.engine.in_flight, self._options.drain_s)
         self.engine.closing = "the server is ending"
         self.logs.end_followers()
         for frontend in frontends:
@@ -226,7 +226,7 @@ class Server:
                 while self.engine.in_flight:  # noqa: ASYNC110  once in a life, and the count is kept anyway
                     await asyncio.sleep(DRAIN_CHECK_S)
         except TimeoutError:
-            logger.warning("%d requests are refused: the time to drain is over", self.engine.in_flight)
+            logger.warning("the time to drain is over; requests refused: %d", self.engine.in_flight)
             self.engine.abandon("the server is ending")
         await self._fleet.close(0.0 if self.engine.in_flight else STOP_SECONDS)  # what still runs is refused with this
         await asyncio.sleep(0)
@@ -252,7 +252,7 @@ class Server:
             on_died=self._died,
             on_back=self.engine.resume,
             on_missing=self.engine.take_away,
-            on_ask=partial(nested.ask, self.engine),
+            on_ask=self._nested,
             arena_bytes=self._options.arena_bytes,
             placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
         )

@@ -7,6 +7,7 @@ for them. Where they go is said by OpenTelemetry's own variables (OTEL_EXPORTER_
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 END_S = 5.0  # for the collector to take what is left when the server ends
+CREDENTIALS = tuple(f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{kind}CREDENTIAL_PROVIDER" for kind in ("", "TRACES_"))
 NAME = "gemlet-serve"  # of the service, unless OTEL_SERVICE_NAME says otherwise
 
 
@@ -56,11 +58,17 @@ def exporter() -> tuple[Callable[[list[Line]], None], Callable[[], None]]:
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+        from gemlet.serve.server.trace_session import session  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"--traces needs {error.name}", hint="pip install 'gemlet[otel]'") from None
     resource = Resource({SERVICE_NAME: NAME}).merge(Resource.create())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    # A credential provider of OpenTelemetry's variables brings a session of its own.
+    brought = any(os.environ.get(name) for name in CREDENTIALS)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(session=None if brought else session())))
+    # What the library says, a collector's words in it, goes where the server's own lines go, as printable text.
+    logging.getLogger("opentelemetry").parent = logging.getLogger("gemlet")
 
     def end() -> None:
         # A thread that nobody waits for: the library has an answer that does not come for 10 s, and asks again.

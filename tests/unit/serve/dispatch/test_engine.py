@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gemlet.inference_protocol import tensors
-from gemlet.serve.dispatch import engine
+from gemlet.serve.dispatch import batch_tensors, engine
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor, check
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
 from gemlet.serve.dispatch.served import ServedModel
@@ -151,6 +151,42 @@ async def test_a_request_of_many_rows_is_not_divided():
     await bench.executor.answer()
     await bench.executor.answer()
     assert bench.answers[2] == [4.0] * 5
+
+
+@pytest.mark.parametrize("ends", ["answer", "fail", "die"])
+def test_a_batch_that_is_too_large_to_be_copied_at_once_goes_in_parts_one_after_another(monkeypatch, ends):
+    monkeypatch.setattr(batch_tensors, "PART_BYTES", 8)
+
+    @scenario
+    async def run():
+        bench = Bench()
+        bench.send(0.0)
+        for values in ((1.0,), (2.0,), (3.0, 4.0, 5.0), (6.0,)):
+            bench.send(*values)
+        await bench.executor.answer()
+        sizes = []
+        while bench.executor.runs:
+            ((_, _, _, rows, _),) = bench.executor.runs
+            sizes.append(rows)
+            if ends == "answer" or len(sizes) != 2:
+                await bench.executor.answer()
+            elif ends == "fail":
+                await bench.executor.fail(ModelError("no"))
+            else:
+                bench.executor.died.set()
+                await bench.executor.fail(ExecutorDied("died"))
+                await bench.executor.fail(GpuLetGone("not running"))
+        assert sizes == ([2, 3, 1] if ends != "die" else [2, 3])
+        assert bench.answers[:3] == [[0.0], [2.0], [4.0]]
+        if ends == "die":
+            assert bench.answers[3:] == [None, None]
+            assert bench.engine.waiting("echo") == 2
+        else:
+            assert bench.answers[4] == [12.0]
+            assert bench.engine.in_flight == 0
+            assert bench.answers[3] == [6.0, 8.0, 10.0] or bench.answers[3].message == "no"
+
+    run()
 
 
 @scenario

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import struct
 from unittest import mock
 
 import msgspec
 
-from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
+from gemlet.serve.dispatch.nested import Nested
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.execution import protocol
 from gemlet.serve.plan.model import Gpu, PlannedGpuLet
@@ -43,6 +44,7 @@ class Bench:
             spec = msgspec.structs.replace(model(name, platform="triton_python", slo_ms=slo_ms, max_batch=1))
             self.engine.models[name] = ServedModel(spec)
         self.executor = Asking()
+        self.nested = Nested(self.engine)
         self.answers = {}
         self._numbers = itertools.count(1)
         self.adopt(*gpu_lets)
@@ -70,8 +72,11 @@ class Bench:
         tensor = protocol.ArenaTensor("X", "FP32", (1, 1), -1, len(DATA), DATA)
         number = next(self._numbers)
         message = protocol.Ask(number, name, "", (tensor,), 0, nesting.batch, nesting.chain)
-        nested.ask(self.engine, self.executor, message)
+        self.nested(self.executor, message)
         return number
+
+    def cancel(self, number):
+        self.nested(self.executor, protocol.Cancel(number))
 
     async def end(self, name):
         """The batch of a model that runs comes back."""
@@ -166,6 +171,77 @@ async def test_a_batch_that_waits_does_not_count_as_one_that_hangs():
     assert bench.engine.stuck(850) == set()
     bench.now = 2000.0
     assert bench.engine.stuck(950) == {bench.executor}  # a, which has its answer
+
+
+@scenario
+async def test_a_batch_that_asks_again_and_again_hangs_at_last():
+    bench = Bench("a", "b")
+    bench.send("a")
+    for _ in range(10):
+        assert bench.engine.stuck(95) == set()
+        bench.now += 10.0  # of its own
+        asked = bench.ask("a", "nobody") if bench.now < 50.0 else bench.ask("a", "b")
+        if bench.now >= 50.0:
+            bench.now += 1000.0
+            await bench.end("b")
+        assert asked in bench.replied
+    assert bench.engine.stuck(95) == {bench.executor}
+    bench.ask("a", "b")
+    assert bench.engine.stuck(95) == {bench.executor}  # whatever it waits for now
+    await bench.end("b")
+    await bench.end("a")
+    assert bench.engine.stuck(95) == set()
+
+
+@scenario
+async def test_what_a_batch_does_not_wait_for_any_more_is_not_run_and_it_counts_as_at_work():
+    bench = Bench("a", "b")
+    bench.send("b")
+    bench.send("a")
+    bench.now = 10.0
+    number = bench.ask("a", "b")
+    bench.now = 100.0
+    bench.cancel(number)
+    bench.cancel(number)  # as where its reply was on its way
+    bench.now = 150.0
+    assert bench.engine.stuck(61) == {bench.executor}  # b
+    await bench.end("b")
+    assert bench.engine.stuck(61) == set()
+    assert bench.engine.stuck(59) == {bench.executor}  # a
+    assert bench.running == "a"
+    await bench.end("a")
+    assert bench.replied == {}
+    assert bench.engine.in_flight == 0
+
+
+@scenario
+async def test_the_answer_to_what_was_cancelled_while_it_ran_goes_nowhere():
+    bench = Bench("a", "b")
+    bench.send("a")
+    number = bench.ask("a", "b")
+    bench.cancel(number)
+    assert bench.running == "ab"
+    await bench.end("b")
+    await bench.end("a")
+    assert bench.replied == {}
+    assert bench.engine.in_flight == 0
+
+
+@scenario
+async def test_nothing_waits_for_the_collector_that_models_sent_each_other():
+    bench = Bench("a", "b")
+    bench.send("a")
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        bench.ask("a", "b")
+        await bench.end("b")
+        await bench.end("a")
+        gc.collect()
+        assert not any(isinstance(each, Call) for each in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
 
 
 @scenario

@@ -18,7 +18,7 @@ from gemlet.serve.execution import device as devices
 from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
-from gemlet.serve.execution.worker import SWITCH_INTERVAL
+from gemlet.serve.execution.process_settings import SWITCH_INTERVAL
 from tests.unit.serve.stand_in import model
 
 SECONDS = 40.0

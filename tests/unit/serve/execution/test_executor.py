@@ -279,10 +279,16 @@ def test_a_model_that_closes_all_while_a_child_has_it_ends_its_executor(tmp_path
     asyncio.run(run())
 
 
-LEAVES_FEW_FILES = """\
+LEAVES_FEW_FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"
+LEAVES_LITTLE_MEMORY = "resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))"
+LARGE_STACKS = "threading.stack_size(1 << 46)"
+SHORT_TIMEOUTS = "socket.setdefaulttimeout(0.001)"
+OF_MODULES = """\
 import resource
+import socket
+import threading
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+%s
 
 
 def infer(inputs):
@@ -290,12 +296,15 @@ def infer(inputs):
 """
 
 
-def test_a_model_that_lowers_the_limit_on_files_lowers_it_for_no_others(tmp_path):
+@pytest.mark.parametrize("code", [LEAVES_FEW_FILES, LEAVES_LITTLE_MEMORY, LARGE_STACKS, SHORT_TIMEOUTS])
+def test_what_a_model_sets_for_its_process_is_for_no_other_models(tmp_path, code):
     async def run():
-        executor, running = await at_work(tmp_path, LEAVES_FEW_FILES)
+        executor, running = await at_work(tmp_path, OF_MODULES % code)
         async with asyncio.timeout(PATIENCE_S):
             assert [tensor.name for tensor, _ in (await running).outputs] == ["Y"]
             await executor.partition([GpuLet(name=name, sm=0.5, models={}) for name in ("let", "another")])
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(executor.died.wait(), 0.1)
         await executor.close()
 
     asyncio.run(run())

@@ -315,6 +315,7 @@ class TritonPythonModel""",
 def test_an_answer_that_a_coroutine_does_not_wait_for_any_more_harms_nobody(tmp_path):
     executor = Executor(tmp_path, asks=GIVES_UP)
     asked = executor.ask("asks", (info(), rows(3)))
+    assert executor.said.messages.get(timeout=60) == protocol.Cancel(asked.number)
     assert executor.said.messages.get(timeout=60).answers == (protocol.FailedRequest("gave up", "INTERNAL"),)
     executor.worker._python.answered(reply(asked, rows(6)))
     executor.close()
@@ -337,6 +338,66 @@ def test_a_request_to_another_model_that_no_message_can_have_is_an_error(tmp_pat
     (answer,) = executor.ask("asks", (info(), rows(3))).answers
     executor.close()
     assert "a request to double has 8 bytes: expected at most 7" in answer.message
+
+
+THREADS = (
+    "import asyncio\n"
+    + HEAD
+    + """
+    async def execute(self, requests):
+        given = {"inputs": requests[0].inputs(), "model_name": "alone", "requested_output_names": ["Y"]}
+        asked = [pb_utils.InferenceRequest(**given) for _ in "abcd"]
+        answers = await asyncio.gather(*(asyncio.to_thread(each.exec) for each in asked))
+        most = max(answer.output_tensors()[0].as_numpy().max() for answer in answers)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 2), most, np.float32))])]
+"""
+)
+ALONE = (
+    "import time\n"
+    + HEAD
+    + """
+    at_once = 0
+
+    def execute(self, requests):
+        self.at_once += 1
+        time.sleep(0.05)
+        at_once, self.at_once = self.at_once, self.at_once - 1
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 2), at_once, np.float32))])]
+"""
+)
+
+
+def test_a_model_whose_threads_ask_another_one_does_not_run_that_twice_at_once(tmp_path):
+    executor = Executor(tmp_path, ("threads", "alone"), threads=THREADS, alone=ALONE)
+    (answer,) = executor.ask("threads", (info(), rows(3))).answers
+    executor.close()
+    np.testing.assert_array_equal(arrays(answer)["Y"], rows(1))
+
+
+KEEPS = (
+    "import contextvars, threading\n"
+    + HEAD
+    + """
+    def execute(self, requests):
+        x = requests[0].inputs()[0]
+        asked = pb_utils.InferenceRequest(model_name="alone", inputs=[x], requested_output_names=["Y"])
+        context = contextvars.copy_context()
+        threading.Thread(target=lambda: (self.over.wait(60), context.run(asked.exec)), daemon=True).start()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x.as_numpy())])]
+
+    over = threading.Event()
+    finalize = over.set
+"""
+)
+
+
+def test_a_thread_that_a_model_leaves_behind_asks_as_anybody_does(tmp_path):
+    executor = Executor(tmp_path, ("keeps", "alone"), keeps=KEEPS, alone=ALONE)
+    executor.ask("keeps", (info(), rows(3)))
+    executor.worker._python._python[executor.specs["keeps"].key]._model.over.set()
+    asked = executor.said.messages.get(timeout=60)
+    executor.close()
+    assert (type(asked), asked.model) == (protocol.Ask, "alone")
 
 
 def test_a_model_that_asks_itself_without_end_is_told_so(tmp_path):

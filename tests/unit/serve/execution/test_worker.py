@@ -7,6 +7,7 @@ import os
 import queue
 import socket
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,9 +15,18 @@ import pytest
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import GpuLet
+from gemlet.serve.execution.process_settings import Settings
 from gemlet.serve.execution.worker import Channel, LogSender, Worker
 from gemlet.serve.models.specification import ModelError
 from tests.unit.serve.stand_in import model
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 17])
+def test_no_model_takes_the_pages_of_an_arena_from_the_server(nbytes):
+    descriptor = arena.create(1 << 16)
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, nbytes)
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize("outputs", [{}, {"Z": np.array([["x"]])}], ids=["missing", "not numbers"])
@@ -28,6 +38,21 @@ def test_outputs_of_a_model_that_fails_half_way_leave_nothing_in_the_arena(outpu
     spec = model(outputs=(("Y", "FP32", (-1,)), ("Z", "FP32", (-1,))))
     with pytest.raises(ModelError):
         worker._placed(spec, {"Y": np.zeros((1, protocol.SMALL_BYTES), dtype=np.float32)} | outputs)
+    assert outputs_arena.used == 0
+    outputs_arena.close()
+
+
+def test_outputs_that_have_no_room_are_an_error_and_leave_nothing(monkeypatch):
+    monkeypatch.setattr(protocol, "MAX_OUTPUTS", 1 << 16)
+    descriptor = arena.create(1 << 16)
+    outputs_arena = arena.Arena(descriptor)
+    os.close(descriptor)
+    worker = Worker(None, Said(), None, outputs_arena)
+    spec = model(outputs=(("Y", "FP32", (-1,)), ("Z", "UINT8", (-1,))))
+    given = {"Y": np.zeros((1, protocol.SMALL_BYTES), dtype=np.float32)}
+    worker._release(worker._placed(spec, given | {"Z": np.zeros((1, 1 << 16), dtype=np.uint8)}))
+    with pytest.raises(ModelError, match="65537 bytes have no room"):
+        worker._placed(spec, given | {"Z": np.zeros((1, (1 << 16) + 1), dtype=np.uint8)})
     assert outputs_arena.used == 0
     outputs_arena.close()
 
@@ -95,10 +120,44 @@ class Unable(Leaving):
 def test_a_partition_that_fails_leaves_no_lane_open():
     ours, theirs = socket.socketpair()
     lane, gpu_let = Channel(theirs), GpuLet(name="let", sm=1.0, models={})
-    with ours, pytest.raises(ModelError):
-        Worker(Unable(), Said(), None, None)._partition((gpu_let,), {"let": lane})
+    worker = Worker(Unable(), Said(), None, None)
+    with ours:
+        with pytest.raises(ModelError):
+            worker._partition((gpu_let,), {"let": lane})
+        assert not ours.recv(1)
+        (thread,) = worker._threads
+        thread.join(60)
     with pytest.raises(OSError, match="Bad file descriptor"):
         lane.send(protocol.Log(0, "", ""))
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_partition_without_threads_leaves_all_as_it_was(monkeypatch, threads):
+    backend, left = mock.Mock(), [1 + threads]
+
+    def start(_, thread):
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        thread.start()
+
+    monkeypatch.setattr(Settings, "start", start)
+    worker = Worker(backend, Said(), None, None)
+    before, *others = (GpuLet(name=name, sm=0.5, models={}) for name in ("before", "one", "other"))
+    worker._partition((before,))
+    pairs = {gpu_let.name: socket.socketpair() for gpu_let in others}
+    lanes = {name: Channel(theirs) for name, (_, theirs) in pairs.items()}
+    with pytest.raises(RuntimeError):
+        worker._partition(tuple(others), lanes)
+    assert backend.partition.mock_calls == [mock.call((before,))]
+    assert set(worker._gpu_lets) == worker._named == {"before"}
+    for ours, _ in pairs.values():
+        assert not ours.recv(1)
+        ours.close()
+    worker._gpu_lets["before"].put(None)
+    for thread in worker._threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_lanes_that_did_not_get_through_are_an_error_and_the_next_ones_are_not_mistaken():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
+import threading
 
 import pytest
 
@@ -62,3 +65,36 @@ def test_the_end_of_the_server_does_not_wait_for_a_collector_that_is_silent(monk
         export([Line(time=1e9, model="m", outcome="answered", total_ms=1.0)])
         end()  # by itself it would wait for ten seconds, and ask again
     assert "spans are not exported" in caplog.text
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("head", ["200 OK", "400 no"])
+def test_of_a_collectors_answer_little_is_read(monkeypatch, caplog, head):
+    sent = []
+
+    def collect(listening):
+        while True:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                if not connection.recv(4096):
+                    return
+                connection.sendall(f"HTTP/1.1 {head}\r\nContent-Length: {1 << 40}\r\n\r\n".encode())
+                for _ in range(512):
+                    connection.sendall(bytes(MIB))
+                    sent.append(MIB)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = listening.getsockname()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{address[1]}")
+        collecting = threading.Thread(target=collect, args=(listening,))
+        collecting.start()
+        export, end = traces.exporter()
+        logging.getLogger("opentelemetry").parent = logging.getLogger()  # where pytest looks
+        export([Line(time=1e9, model="m", outcome="answered", total_ms=1.0)])
+        end()
+        socket.create_connection(address).close()
+        collecting.join()
+    assert sum(sent) < 64 * MIB  # what sockets keep
+    assert ("reason: no" in caplog.text) == (head != "200 OK")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gemlet.inference_protocol import tensors
@@ -84,13 +85,22 @@ class Nested:
             with self._lock:
                 self._waiting.pop(number, None)
             raise
+        future.add_done_callback(partial(self._done, number))
         return future
+
+    def _done(self, number: int, future: concurrent.futures.Future[Mapping[str, np.ndarray]]) -> None:
+        """A coroutine that gave up waiting has cancelled it: the other model need not begin."""
+        if future.cancelled():
+            with self._lock:
+                given_up = self._waiting.pop(number, None) is not None
+            if given_up:
+                self._send(protocol.Cancel(number))
 
     def answered(self, message: protocol.Reply) -> None:
         """What the server says to one."""
         with self._lock:
-            future, wanted = self._waiting.pop(message.number)
-        if not future.set_running_or_notify_cancel():  # a coroutine that gave up waiting has cancelled it
+            future, wanted = self._waiting.pop(message.number, (None, ()))
+        if future is None or not future.set_running_or_notify_cancel():  # it was given up, just now perhaps
             return
         if message.error is not None:
             future.set_exception(ModelError(message.error))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gemlet.serve.server.frontend import limits, peers
 from gemlet.serve.server.frontend.holdings import Holdings
 from gemlet.serve.server.frontend.limits import Limits
-from gemlet.serve.server.frontend.turns import Turns
 from gemlet.tls_handshakes import Handshakes
+from gemlet.turns import Turns
 
 if TYPE_CHECKING:
     import ssl

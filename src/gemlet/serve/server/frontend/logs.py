@@ -7,6 +7,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+from gemlet.daemon.logs import PrintableFormatter
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -20,7 +22,7 @@ class LogTail(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
         self._lines: deque[str] = deque(maxlen=KEPT)
         self._readers: dict[asyncio.Queue[str | None], None] = {}  # the first that came first
         self._loop: asyncio.AbstractEventLoop | None = None

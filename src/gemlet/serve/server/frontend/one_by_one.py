@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gemlet.serve.server.frontend.turns import Turns
+    from gemlet.turns import Turns
 
 
 class OneByOne:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gemlet.serve.execution import arena
 from gemlet.serve.helper_process import pool_of_one
 from gemlet.serve.server.frontend.own_process import Refused, work
 
@@ -64,7 +63,9 @@ class File:
     """In memory, without a name; open until the end of this object, which a thread may have that still uses it."""
 
     def __init__(self, path: str = "") -> None:
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC) if path else arena.create(0)
+        self.descriptor = (
+            os.open(path, os.O_RDWR | os.O_CLOEXEC) if path else os.memfd_create("gemlet-parcel", os.MFD_CLOEXEC)
+        )
         self.nbytes = 0  # of what was packed
 
     def __del__(self) -> None:

@@ -65,13 +65,16 @@ def name(transport: asyncio.BaseTransport) -> str:
 
 
 def of_transport(transport: asyncio.BaseTransport) -> int | None:
-    """The uid at the other end of a connection of the event loop."""
+    """The uid at the other end of a connection of the event loop; None if it is not known, or the client has gone."""
     connection = transport.get_extra_info("socket")
     if connection is None:
         return None
     if connection.family == socket.AF_UNIX:
         return of_unix(connection)
-    return of_tcp(connection.getpeername()[:2], connection.getsockname()[:2])
+    try:
+        return of_tcp(connection.getpeername()[:2], connection.getsockname()[:2])
+    except OSError:
+        return None
 
 
 def has_gone(transport: asyncio.BaseTransport) -> bool:

@@ -4,8 +4,9 @@ A client reads and writes by the server's hand only what is its own: an object b
 end of the connection, which the kernel tells for this machine (peers.py). A client elsewhere has no shared memory here.
 Regions of one user are not those of another, whatever their names.
 
-It is read and written as a file and never mapped: its owner may make it smaller at any time, and touching a mapped page
-that is gone ends the process. A copy also keeps what was checked from changing before its batch runs.
+It is read as a file, and written by the kernel (region_write.py): its owner may make it smaller at any time, and
+touching a mapped page that is gone ends the process. A copy also keeps what was checked from changing before its batch
+runs.
 
 A request of some bytes may name 64 MiB. It is read when everything else about the request was checked. What is large
 is read and written in a thread: for one request of a user at a time, and for one user at a time.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ import numpy as np
 from gemlet.daemon.fair_limit import may_take_another
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
-from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend import limits, region_write
 from gemlet.serve.server.frontend.device_memory import DeviceMemory
 from gemlet.serve.server.to_its_end import to_its_end
 
@@ -317,14 +319,12 @@ class Opened:
 
     def put(self, offset: int, data: Buffer) -> None:
         """Raises Refusal."""
-        region, view, done = self._region, memoryview(data), 0
-        start = region.offset + offset
-        if os.fstat(self._descriptor).st_size < start + len(data):
-            raise _shrunk(region)
+        region = self._region
         try:
-            while done < len(data):
-                done += os.pwrite(self._descriptor, view[done:], start + done)
-        except OSError as error:  # its pages are taken when they are first written, and there may be none left
+            region_write.write(self._descriptor, region.offset + offset, data)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise _shrunk(region) from None
             message = f"shared memory region {region.name!r} cannot be written: {error.strerror}"
             raise Refusal("failed", message) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.serve.server.frontend import turns
+from gemlet import turns
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from gemlet import turns
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server.frontend import grpc_server, turns
+from gemlet.serve.server.frontend import grpc_server
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame

@@ -7,6 +7,7 @@ import asyncio.constants
 import asyncio.sslproto
 import contextlib
 import gc
+import itertools
 import socket
 import ssl
 import weakref
@@ -15,7 +16,7 @@ from unittest import mock
 import pytest
 import trustme
 
-from gemlet import tls_reading
+from gemlet import tls_reading, turns
 from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
@@ -157,11 +158,13 @@ async def room_after(authority, *sent):
     tls, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("localhost").configure_cert(tls)
     authority.configure_trust(trusting)
-    reading = Reading(tls, asyncio.Protocol(), begin_s=PATIENCE_S)
+    at_once = mock.Mock(add=lambda _, act: act())
+    reading = Reading(tls, asyncio.Protocol(), at_once, "one", begin_s=PATIENCE_S)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting.wrap_bio(to_client, to_server, server_hostname="localhost")
     transport = mock.create_autospec(asyncio.Transport, instance=True)
     transport.write.side_effect = to_client.write
+    transport.is_closing.return_value = False
     reading.connection_made(transport)
     rooms = []
 
@@ -181,6 +184,42 @@ async def room_after(authority, *sent):
     send()
     reading.connection_lost(None)
     return "ended" if transport.abort.called else rooms[-1]
+
+
+def test_handshakes_are_answered_in_turns(authority, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(tls_reading, "LEAST", tls_reading.MOST)  # the message comes in one piece
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(tls)
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = sent.read()
+
+    async def run():
+        shared = turns.Turns(asyncio.get_running_loop())
+        transports = [mock.create_autospec(asyncio.Transport, instance=True) for _ in range(8)]
+        readings = [Reading(tls, asyncio.Protocol(), shared, "one", begin_s=PATIENCE_S) for _ in transports]
+        for reading, transport in zip(readings, transports, strict=True):
+            transport.is_closing.return_value = False
+            reading.connection_made(transport)
+            reading.get_buffer(-1)[: len(hello)] = hello
+            reading.buffer_updated(len(hello))
+        transports[0].is_closing.return_value = True
+        answered = []
+        for _ in range(20):
+            answered.append(sum(each.write.called for each in transports))
+            await asyncio.sleep(0)
+        for reading in readings:
+            reading.connection_lost(None)
+        return answered, transports
+
+    answered, (closed, *others) = asyncio.run(run())
+    assert all(after - before <= 1 for before, after in itertools.pairwise(answered))
+    assert answered[-1] == len(others)
+    assert all(each.pause_reading.call_count == each.resume_reading.call_count == 1 for each in others)
+    assert not closed.write.called
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,7 @@ def test_requests_that_are_nearly_right_have_one_reply(change, parameters, top, 
         post("/v2/models/echo/infer", header + data, f"Inference-Header-Content-Length: {length}"), infer([7.0])
     )
     assert len(found) == 2
-    assert found[0][0] in {200, 400, 404, 501}  # 404: a region that nobody registered
+    assert found[0][0] in {200, 400, 404, 501}  # 404: of a region
     assert json.loads(found[1][2])["outputs"][0]["data"] == [7.0]
 
 

@@ -8,7 +8,8 @@ import json
 
 import pytest
 
-from gemlet.serve.server.frontend import http_connection, turns
+from gemlet import turns
+from gemlet.serve.server.frontend import http_connection
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer

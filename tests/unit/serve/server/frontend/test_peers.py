@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 from contextlib import closing
+from unittest import mock
 
 import pytest
 
@@ -76,3 +78,15 @@ def test_a_unix_socket_tells_by_itself():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert peers.of_unix(ours) == os.getuid()
+
+
+def test_a_client_that_has_gone_is_nobody():
+    with closing(listener(socket.AF_INET, "127.0.0.1")) as server, socket.socket() as client:
+        client.connect(server.getsockname())
+        connection, _ = server.accept()
+        with connection:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()  # by a reset
+            with pytest.raises(OSError, match="reset"):
+                connection.recv(1)
+            assert peers.of_transport(mock.Mock(get_extra_info=lambda _: connection)) is None

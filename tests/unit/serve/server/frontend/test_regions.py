@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
+import errno
+import fcntl
 import json
+import mmap
 import os
 import resource
+import select
+import signal
+import struct
 import threading
 import uuid
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server.frontend import infer_messages, unpacking
+from gemlet.serve.server.frontend import infer_messages, region_write, unpacking
 from gemlet.serve.server.frontend import regions as module
 from gemlet.serve.server.frontend.limits import SPARE_FILES, Limits
 from gemlet.serve.server.frontend.regions import FOLDER, Regions, SystemRegion
@@ -67,6 +76,72 @@ def test_memory_that_its_owner_makes_smaller_is_refused_and_ends_nobody(shared):
         with pytest.raises(Refusal, match="became smaller"):
             use()
     assert os.fstat(descriptor).st_size == 8
+
+
+def test_no_client_that_locks_its_memory_keeps_the_server_from_writing(shared):
+    key, descriptor = shared
+    regions = mine()
+    regions.register("r", key, 0, 16)
+    with writing_for_ever(descriptor):
+        using = threading.Thread(target=lambda: (regions.write("r", 2, b"ab"), read(regions, "r", 0, 9)), daemon=True)
+        using.start()
+        using.join(60)
+        assert not using.is_alive()
+    assert os.pread(descriptor, 3, 1) == b"\1ab"
+
+
+@pytest.mark.parametrize("forbidden", [None, errno.EPERM, errno.ENOSYS])
+def test_what_is_written_is_there_or_refused_whatever_the_system_forbids(shared, monkeypatch, forbidden):
+    def forbid(*_):
+        ctypes.set_errno(forbidden)
+        return -1
+
+    if forbidden:
+        monkeypatch.setattr(region_write, "_libc", mock.Mock(process_vm_writev=forbid))
+    data = os.urandom(region_write.PIECE_BYTES + 3 * mmap.PAGESIZE)
+    os.ftruncate(shared[1], 3 + len(data))
+    region_write.write(shared[1], 3, data)
+    assert os.pread(shared[1], len(data), 3) == data
+    mapping = mmap.mmap
+
+    def cut(descriptor, *given, **more):
+        mapped = mapping(descriptor, *given, **more)
+        os.ftruncate(descriptor, region_write.PIECE_BYTES + mmap.PAGESIZE)
+        return mapped
+
+    monkeypatch.setattr(mmap, "mmap", cut)
+    with pytest.raises(OSError, match="File too large"):
+        region_write.write(shared[1], 3, data)
+
+
+@contextlib.contextmanager
+def writing_for_ever(descriptor):
+    """A process is in write(2) of that file, from memory whose pages never come."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    faults = libc.syscall(323, os.O_CLOEXEC)  # userfaultfd
+    if faults < 0:
+        pytest.skip("needs userfaultfd, which is root's")
+    telling, told = os.pipe()
+    child = os.fork()
+    if not child:
+        memory = mmap.mmap(-1, mmap.PAGESIZE)
+        faults = libc.syscall(323, os.O_CLOEXEC)  # of this process's memory
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        fcntl.ioctl(faults, 0xC018AA3F, struct.pack("QQQ", 0xAA, 0, 0))  # UFFDIO_API
+        fcntl.ioctl(faults, 0xC020AA00, struct.pack("QQQQ", address, mmap.PAGESIZE, 1, 0))  # UFFDIO_REGISTER
+        threading.Thread(target=libc.pwrite, args=(descriptor, ctypes.c_void_p(address), 1, 0), daemon=True).start()
+        select.select([faults], [], [])
+        os.write(told, b".")
+        signal.pause()
+    os.close(faults)
+    try:
+        os.read(telling, 1)
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(telling)
+        os.close(told)
 
 
 def test_what_was_read_does_not_change_any_more(shared):
@@ -272,12 +347,11 @@ def test_a_region_that_is_gone_when_its_turn_comes_is_not_read(shared, reads):
 
 
 def test_much_is_written_beside_the_loop(shared, monkeypatch):
-    written, plain = [], os.pwrite
+    written, plain = [], region_write.write
 
-    def pwrite(descriptor, data, offset):
-        count = plain(descriptor, data, offset)
-        written.append((count, threading.get_ident()))
-        return count
+    def write(descriptor, offset, data):
+        plain(descriptor, offset, data)
+        written.append((len(data), threading.get_ident()))
 
     def to(region, offset, nbytes):
         place = {
@@ -291,7 +365,7 @@ def test_much_is_written_beside_the_loop(shared, monkeypatch):
         return post("/v2/models/echo/infer", json.dumps(document).encode())
 
     os.pwrite(shared[1], b"seen", MIB - 4)
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(region_write, "write", write)
     requests = [to("r", 2 * MIB, MIB), to("r", 2 * MIB, MIB - 1), to("r", 4 * MIB - 1, MIB), to("none", 0, MIB)]
     statuses, _ = asyncio.run(answers(shared, requests))
     assert statuses == [200, 400, 400, 404]

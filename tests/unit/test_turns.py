@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gemlet.serve.server.frontend import turns
+from gemlet import turns
 
 
 def test_peers_have_their_turns_one_after_another(monkeypatch):
