@@ -48,7 +48,8 @@ class Client:
     def ask(self, procedure, *messages):
         path = f"/inference.GRPCInferenceService/{procedure}".encode()
         header = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", path)]
-        number = self.http.send_request([*header, (b"content-type", b"application/grpc"), (b"te", b"trailers")])
+        kind = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]  # codespell:ignore te
+        number = self.http.send_request([*header, *kind])
         for message in messages:
             self.http.send_data(number, b"".join(grpc_wire.framed([message])))
         self.http.end_stream(number)
