@@ -151,6 +151,19 @@ class Device:
             self.models |= models
             self.gpu_lets = tuple(gpu_lets)
 
+    async def restore(self, models: Mapping[str, ModelSpec], gpu_lets: tuple[GpuLet, ...]) -> None:
+        """As prepare(), of what it had before. Where it cannot have that, its executors start again with it."""
+        if self.gpu_lets == gpu_lets:
+            return
+        try:
+            await self.prepare(models, gpu_lets)
+        except Exception as error:  # noqa: BLE001  nobody would ever try again, and requests would wait for nothing
+            logger.error("device %d cannot have its gpu-lets back, and starts again with them: %s", self.index, error)
+            self.models |= models
+            self.gpu_lets = gpu_lets
+            for executor in self._executors.values():
+                executor.kill()
+
     async def load(self, models: Mapping[str, ModelSpec]) -> None:
         """The part of prepare() that takes long and changes nothing for what runs. Processes of gpu-lets have none."""
         if self.backend in PER_GPU_LET or not models.keys() - self.models.keys():
@@ -304,7 +317,7 @@ class Device:
                 try:
                     again = await self._restored(key)
                     break
-                except (GemletError, OSError) as error:
+                except Exception as error:  # noqa: BLE001  the others are served on, and this one is tried again
                     logger.error("%s cannot be started again: %s; next try in %.3g s", executor.name, error, delay)
             if again is None:
                 return

@@ -140,41 +140,14 @@ class Executor:
 
     async def start(self) -> None:
         """Starts the process and waits until its backend is there. Raises ExecutorFailed."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self._door, door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        shared = [arena.create(self._arena_bytes), arena.create(self._arena_bytes)]
         hello: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[0] = hello
         try:
-            self._inputs, self._outputs = arena.Arena(shared[0]), arena.Mapping(shared[1])
-            transport, _ = await self._loop.create_connection(lambda: Link(self), sock=ours)
-            self._transport = transport
-            self._printed = PassedOn(self.name)
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
-                "--door", str(door.fileno()), "--inputs", str(shared[0]), "--outputs", str(shared[1]),
-                "--backend", self.backend,
-                pass_fds=(theirs.fileno(), door.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL,
-                stdout=self._printed.descriptor, stderr=self._printed.descriptor,
-                start_new_session=True,  # what a model sends to its process group is not for the server
-                env=ENVIRONMENT | os.environ | self._environment,
-            )  # fmt: skip
-            self.pid = self._process.pid
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                self._handle = os.pidfd_open(self.pid)
-            self._watching = self._loop.create_task(self._watch(self._process))
-            transport.write(protocol.frame(protocol.Begin(self._options)))
-        except OSError as error:
+            with contextlib.ExitStack() as passed:
+                await self._begin(passed)
+        except (OSError, RuntimeError) as error:  # the latter where no thread can be started
             self._drop()
-            raise ExecutorFailed(f"{self.name} could not be started: {error.strerror}") from error
-        finally:
-            theirs.close()
-            door.close()
-            if self._printed is not None:
-                self._printed.began()
-            for descriptor in shared:
-                os.close(descriptor)
+            raise ExecutorFailed(f"{self.name} could not be started: {getattr(error, 'strerror', error)}") from error
         try:
             greeting = await asyncio.wait_for(hello, START_SECONDS)
         except TimeoutError:
@@ -187,6 +160,40 @@ class Executor:
             await self.close(0.0)
             raise
         self.backend, self.note = greeting.backend, greeting.note
+
+    async def _begin(self, passed: contextlib.ExitStack) -> None:
+        """Starts the process, which has what is closed here with ``passed``. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        passed.enter_context(theirs)
+        with contextlib.ExitStack() as unused:
+            unused.enter_context(ours)
+            ours.setblocking(False)
+            self._door, door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            passed.enter_context(door)
+            shared = []
+            for _ in range(2):
+                shared.append(arena.create(self._arena_bytes))
+                passed.callback(os.close, shared[-1])
+            self._inputs, self._outputs = arena.Arena(shared[0]), arena.Mapping(shared[1])
+            transport, _ = await self._loop.create_connection(lambda: Link(self), sock=ours)
+            unused.pop_all()
+        self._transport = transport
+        self._printed = PassedOn(self.name)
+        passed.callback(self._printed.began)
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
+            "--door", str(door.fileno()), "--inputs", str(shared[0]), "--outputs", str(shared[1]),
+            "--backend", self.backend,
+            pass_fds=(theirs.fileno(), door.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL,
+            stdout=self._printed.descriptor, stderr=self._printed.descriptor,
+            start_new_session=True,  # what a model sends to its process group is not for the server
+            env=ENVIRONMENT | os.environ | self._environment,
+        )  # fmt: skip
+        self.pid = self._process.pid
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            self._handle = os.pidfd_open(self.pid)
+        self._watching = self._loop.create_task(self._watch(self._process))
+        transport.write(protocol.frame(protocol.Begin(self._options)))
 
     async def load(self, model: ModelSpec) -> int:
         """Bytes of device memory that the model takes. Raises ModelError, ExecutorDied."""

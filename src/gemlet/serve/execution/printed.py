@@ -82,10 +82,15 @@ class PassedOn:
     """A pipe for a process: ``descriptor`` is to be its standard output and error, and closed here by `began`."""
 
     def __init__(self, name: str) -> None:
-        """Raises OSError."""
+        """Raises OSError, and RuntimeError where no thread can be started."""
         self._reading, self.descriptor = os.pipe()
         self._thread = threading.Thread(target=self._read, args=(Printed(name, _to_stderr),), daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(self._reading)
+            os.close(self.descriptor)
+            raise
 
     def began(self) -> None:
         """The process has the pipe, or there will be none."""

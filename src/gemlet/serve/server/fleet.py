@@ -121,8 +121,7 @@ class Fleet:
             return
         for device in self.all_devices:
             models, gpu_lets = before[device.index]
-            if device.gpu_lets != gpu_lets:
-                await device.prepare(models, gpu_lets)
+            await device.restore(models, gpu_lets)
             await device.retire(frozenset(models))
         raise failure
 

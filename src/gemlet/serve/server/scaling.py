@@ -6,8 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from gemlet.errors import GemletError
-
 if TYPE_CHECKING:
     from gemlet.serve.execution.device import Device
     from gemlet.serve.server.fleet import Fleet
@@ -43,5 +41,5 @@ class DeviceScaler:
         try:
             await device.wake()
             logger.info("device %d is started for a plan to come", device.index)
-        except GemletError as error:
+        except Exception as error:  # noqa: BLE001  the others are served on
             logger.error("device %d cannot be started: %s", device.index, error)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
+import itertools
+import mmap
 import os
+import socket
+import threading
 
 import msgspec
 import numpy as np
@@ -174,6 +179,28 @@ def test_a_dead_process_is_replaced_with_all_that_it_had():
     asyncio.run(run())
 
 
+def test_a_device_that_cannot_have_its_gpu_lets_back_starts_again_with_them(monkeypatch, caplog):
+    async def fail(*_):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    async def run():
+        async with device_of() as (device, died, back):
+            spec = {"echo": model()}
+            await device.prepare(spec, [gpu_let("a")])
+            had = device.gpu_lets
+            await device.prepare(spec, [gpu_let("b")])
+            with monkeypatch.context() as failing:
+                failing.setattr(Executor, "partition", fail)
+                await device.restore(spec, had)
+            assert device.gpu_lets == had
+            await until(lambda: back)
+            assert len(died) == 1
+            assert values(await device.executor("a").run("a", "echo", [x(1.0)], 1)) == [1.0]
+
+    asyncio.run(run())
+    assert "Cannot allocate memory" in caplog.text
+
+
 def test_what_a_dying_process_had_is_told_at_once():
     async def run():
         async with device_of("modelled") as (device, died, _):
@@ -300,6 +327,33 @@ def test_a_device_that_is_parked_while_it_is_started_again_stays_empty(monkeypat
             left = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
             assert {child.pid for child in left} <= others
             assert back == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("which", range(7))
+def test_an_executor_for_which_nothing_is_left_is_refused_and_leaves_nothing(monkeypatch, which):
+    async def run():
+        executor = Executor("executor", "noop", BackendOptions(), arena_bytes=1 << 20)
+        before, calls = psutil.Process().num_fds(), itertools.count()
+
+        def limited(function):
+            def call(*given, **more):
+                if next(calls) == which:
+                    raise RuntimeError("no thread") if which == 6 else OSError(errno.EMFILE, "no file")
+                return function(*given, **more)
+
+            return call
+
+        for module, name in ((socket, "socketpair"), (os, "memfd_create"), (mmap, "mmap"), (threading.Thread, "start")):
+            monkeypatch.setattr(module, name, limited(getattr(module, name)))
+        with pytest.raises(ExecutorFailed, match=r"no (file|thread)"):
+            await executor.start()
+        monkeypatch.undo()
+        del executor
+        await asyncio.sleep(0)
+        gc.collect()
+        assert psutil.Process().num_fds() == before
 
     asyncio.run(run())
 

@@ -46,6 +46,10 @@ class Device:
         self.gpu_lets = tuple(gpu_lets)
         self.log.append([gpu_let.name for gpu_let in gpu_lets])
 
+    async def restore(self, models, gpu_lets):
+        if self.gpu_lets != gpu_lets:
+            await Device.prepare(self, models, gpu_lets)
+
     async def retire(self, models):
         self.models = {name: spec for name, spec in self.models.items() if name in models}
 
