@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.protocol import ArenaTensor
     from gemlet.serve.models.specification import ModelSpec
 
-PART_BYTES = 64 * 1024**2  # of inputs: they are copied on the event loop, which does nothing else for some 50 ms
+PART_BYTES = 64 * 1024**2  # of inputs: where the arena has no room, they are joined and encoded at once, and written
 
 
 def alike(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:

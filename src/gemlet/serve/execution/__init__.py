@@ -6,6 +6,7 @@ worker.py      the process;  protocol.py: what it and the server say;  arena.py:
 process_settings.py    what a model may change there for all others
 whole_device.py    a process under a fraction of MPS is told the size of the whole device
 executor.py    the server's side of one process;  loan.py: how long outputs stay in that memory
+copying.py     a thread that copies large inputs into that memory
 printed.py     what such a process prints, passed on to the server's standard error, so many lines a minute
 device.py      the executors of one device, started again when they die
 remote.py      an executor on another machine, over TCP;  hosting.py starts it there, ray_placement.py finds the machine

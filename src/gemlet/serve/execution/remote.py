@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gemlet.serve.execution import protocol
 from gemlet.serve.execution.arena import Nowhere
+from gemlet.serve.execution.copying import Copying
 from gemlet.serve.execution.executor import START_SECONDS, STOP_SECONDS, Executor, ExecutorFailed, Link
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class RemoteExecutor(Executor):
                 transport, _ = await self._loop.create_connection(lambda: Link(self), endpoint.host, endpoint.port)
                 self._transport = transport
                 self.pid = endpoint.pid
+                self._copying = Copying(self._loop)
                 self._inputs = cast("Arena", Nowhere())
                 _keep_alive(transport.get_extra_info("socket"))
                 transport.write(endpoint.token.encode() + protocol.frame(protocol.Begin(self._options)))

@@ -11,6 +11,7 @@ import mmap
 import os
 import socket
 import threading
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 from gemlet.errors import GemletError
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import device as devices
+from gemlet.serve.execution import executor as executors
 from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
@@ -158,6 +160,52 @@ def test_tensors_without_room_in_the_arena_travel_in_the_message():
             runs = [device.executor("a").run("a", "echo", [given], 1) for _ in range(3)]
             for result in await asyncio.gather(*runs):
                 assert values(result)[-1] == 399_999
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", [4000, 1 << 20], ids=["arena", "message"])
+def test_large_inputs_are_copied_in_a_thread_while_others_are_served(monkeypatch, count):
+    monkeypatch.setattr(executors, "COPY_BYTES", 8000)
+
+    async def run():
+        async with device_of() as (device, _, _):
+            await device.prepare({"echo": model()}, [gpu_let("a"), gpu_let("b")])
+            executor, go_on = device.executor("a"), threading.Event()
+            executor._copying(go_on.wait, lambda _: None)
+            large = executor.run("a", "echo", [x(*range(count))], count)
+            assert values(await executor.run("b", "echo", [x(1.0)], 1)) == [1.0]
+            assert not large.done()
+            go_on.set()
+            assert values(await large) == list(range(count))
+            assert executor._inputs.used == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", ["gpu-let", "process", "copy"])
+def test_inputs_that_are_copied_when_their_gpu_let_ends_come_back(monkeypatch, ends):
+    monkeypatch.setattr(executors, "COPY_BYTES", 8000)
+
+    async def run():
+        async with device_of() as (device, died, _):
+            await device.prepare({"echo": model()}, [gpu_let("a"), gpu_let("b")])
+            executor, go_on = device.executor("a"), threading.Event()
+            executor._copying(go_on.wait, lambda _: None)
+            if ends == "copy":
+                monkeypatch.setattr(executors, "copy", mock.Mock(side_effect=MemoryError("no room")))
+            large = executor.run("a", "echo", [x(*range(4000))], 4000)
+            if ends == "process":
+                executor.kill()
+                await until(lambda: died)
+            elif ends == "gpu-let":
+                await device.prepare({"echo": model()}, [gpu_let("b")])
+            go_on.set()
+            with pytest.raises({"gpu-let": GpuLetGone, "process": ExecutorDied, "copy": MemoryError}[ends]):
+                await large
+            if ends != "process":
+                assert executor._inputs.used == 0
+                assert values(await executor.run("b", "echo", [x(1.0)], 1)) == [1.0]
 
     asyncio.run(run())
 
@@ -331,7 +379,7 @@ def test_a_device_that_is_parked_while_it_is_started_again_stays_empty(monkeypat
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("which", range(8))
 def test_an_executor_for_which_nothing_is_left_is_refused_and_leaves_nothing(monkeypatch, which):
     async def run():
         executor = Executor("executor", "noop", BackendOptions(), arena_bytes=1 << 20)
@@ -340,7 +388,7 @@ def test_an_executor_for_which_nothing_is_left_is_refused_and_leaves_nothing(mon
         def limited(function):
             def call(*given, **more):
                 if next(calls) == which:
-                    raise RuntimeError("no thread") if which == 6 else OSError(errno.EMFILE, "no file")
+                    raise RuntimeError("no thread") if which >= 6 else OSError(errno.EMFILE, "no file")
                 return function(*given, **more)
 
             return call
