@@ -7,7 +7,7 @@ little room, and more as long as what it sends is data. One that sends much more
 answer, which is kept until the client reads it.
 
 What answers the first message of a handshake takes a millisecond, and four with a key of 4096 bits, of which a client
-needs none. So handshakes that go on take turns.
+needs none. So handshakes that go on take turns, and so does what thousands of clients send at the same moment.
 """
 
 from __future__ import annotations
@@ -69,13 +69,16 @@ class Reading(sslproto.SSLProtocol):
         return super().get_buffer(n)[: self._room if self._counted.reads else LEAST]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.done.done():
+        turns = self._turns
+        if self.done.done() and turns.has_room():
+            began = turns.clock()
             self._take(nbytes)
+            turns.took(turns.clock() - began)
         else:
             self._below.pause_reading()
-            self._turns.add(self._peer, lambda: self._shake(nbytes))
+            turns.add(self._peer, lambda: self._take_in_turn(nbytes), small=self.done.done())
 
-    def _shake(self, nbytes: int) -> None:
+    def _take_in_turn(self, nbytes: int) -> None:
         if not self._below.is_closing():
             self._take(nbytes)
             if not self._ssl_reading_paused:

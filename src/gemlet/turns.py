@@ -1,16 +1,21 @@
 """The event loop's time for what clients send without end: all of them together have a little of it in each turn of the
-loop, one peer after another, and those who send little at a time wait for none of them."""
+loop, one peer after another. Those who send little at a time wait for none of them, unless they are so many that they
+would keep everybody waiting."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    _Queue = dict[str, deque[Callable[[], None]]]  # by peer, the next one first
 
 TURN_S = 0.0007  # of each turn of the loop
+SMALL_S = 0.01  # of each turn of the loop, for what is small and waits for no turn: some hundred requests
 LEAST_S = 1e-6  # that a clock tells apart
 
 
@@ -19,14 +24,17 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # by peer, the next one first
-        self._until: float | None = None  # loop time at which the time of this turn is over; None: none was asked for
+        self.clock = time.perf_counter  # uvloop's own knows milliseconds only, in which much is done
+        self._small_s = 0.0  # that small pieces took since they had room last
+        self._waiting: _Queue = {}
+        self._small: _Queue = {}
+        self._until: float | None = None  # when the time of this turn is over; None: none was asked for
         self._planned = False
 
-    def add(self, peer: str, go_on: Callable[[], None]) -> None:
+    def add(self, peer: str, go_on: Callable[[], None], *, small: bool = False) -> None:
         """Calls ``go_on``, for one piece at least, when it is the peer's turn, and those who came before have had
-        theirs."""
-        self._waiting.setdefault(peer, deque()).append(go_on)
+        theirs. ``small``: it goes as soon as there is room for what is small, before what comes then."""
+        (self._small if small else self._waiting).setdefault(peer, deque()).append(go_on)
         self._plan()
 
     def over(self) -> bool:
@@ -35,7 +43,7 @@ class Turns:
         return bool(self._waiting) or self._time_is_over()
 
     def _time_is_over(self) -> bool:
-        now = self._loop.time()
+        now = self.clock()
         if self._until is None:
             self._until = now + TURN_S
             self._plan()
@@ -43,8 +51,18 @@ class Turns:
 
     def end(self) -> None:
         """The time of this turn is over: what was begun in it takes its time later."""
-        self._until = self._loop.time()
+        self._until = self.clock()
         self._plan()
+
+    def has_room(self) -> bool:
+        """Whether what is small may be done now, although it is nobody's turn."""
+        return self._small_s < SMALL_S
+
+    def took(self, seconds: float) -> None:
+        """Something small did."""
+        self._small_s += seconds
+        if self._small_s > TURN_S:  # what is less needs no end, and that costs another turn of the loop
+            self._plan()
 
     @staticmethod
     def fitting(nbytes: int, seconds: float) -> int:
@@ -58,17 +76,30 @@ class Turns:
 
     def _next(self) -> None:
         self._planned = False
-        self._until = self._loop.time() + TURN_S
-        for _ in range(sum(map(len, self._waiting.values()))):
-            peer = next(iter(self._waiting))
-            queue = self._waiting.pop(peer)
-            go_on = queue.popleft()
-            if queue:
-                self._waiting[peer] = queue  # behind the other peers
+        self._small_s = 0.0
+        for go_on in _in_order(self._small):
+            began = self.clock()
+            go_on()
+            self._small_s += self.clock() - began
+            if not self.has_room():
+                break
+        self._until = self.clock() + TURN_S
+        for go_on in _in_order(self._waiting):
             go_on()
             if self._time_is_over():
                 break
-        if self._waiting:
+        if self._waiting or self._small:
             self._plan()
         else:
             self._until = None
+
+
+def _in_order(queue: _Queue) -> Iterator[Callable[[], None]]:
+    """Takes out what is there now, one of each peer after another."""
+    for _ in range(sum(map(len, queue.values()))):
+        peer = next(iter(queue))
+        waiting = queue.pop(peer)
+        go_on = waiting.popleft()
+        if waiting:
+            queue[peer] = waiting  # behind the other peers
+        yield go_on

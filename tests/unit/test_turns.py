@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+
+import uvloop
 
 from gemlet import turns
 
@@ -62,3 +65,62 @@ def test_as_much_is_read_as_takes_a_turn(monkeypatch):
     monkeypatch.setattr(turns, "TURN_S", 0.002)
     assert turns.Turns.fitting(1000, 0.004) == 500
     assert turns.Turns.fitting(1000, 0.0) > 1 << 20
+
+
+def test_time_is_over_also_where_the_clock_of_the_loop_is_coarse():
+    """As uvloop's, which counts milliseconds."""
+
+    async def run():
+        shared, loop = turns.Turns(asyncio.get_running_loop()), asyncio.get_running_loop()
+        begun = loop.time()
+        while loop.time() == begun:
+            pass
+        began = time.perf_counter()
+        shared.over()
+        while time.perf_counter() - began < 1.1 * turns.TURN_S:
+            pass
+        return shared.over()
+
+    assert uvloop.run(run())
+
+
+def test_what_is_small_has_room_again_in_the_next_turn_of_the_loop(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 1.0)
+    monkeypatch.setattr(turns, "SMALL_S", 5.0)
+
+    async def run():
+        shared = turns.Turns(asyncio.get_running_loop())
+        for _ in range(2):
+            for seconds in (0.9, 4.0, 0.1):
+                assert shared.has_room()
+                shared.took(seconds)
+            assert not shared.has_room()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_what_is_small_and_waits_comes_before_what_is_small_and_new(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 1.0)
+    monkeypatch.setattr(turns, "SMALL_S", 5.0)
+
+    async def run():
+        shared, begun, now = turns.Turns(asyncio.get_running_loop()), [], 0.0
+        shared.clock = lambda: now
+
+        def work(name):
+            nonlocal now
+            now += 3.0
+            begun.append(name)
+
+        for number in range(3):
+            shared.add("one", lambda number=number: work(number), small=True)
+        shared.add("other", lambda: work("other"), small=True)
+        for expected in ([0, "other"], [0, "other", 1, 2]):
+            await asyncio.sleep(0)
+            assert begun == expected
+            assert not shared.has_room()
+        await asyncio.sleep(0)
+
+    asyncio.run(run())

@@ -107,19 +107,21 @@ class GrpcConnection(asyncio.Protocol):
         self.active = self.server.loop.time()
         if self._unread:
             self._unread += data
-        elif len(data) <= self._at_once:  # as usual
+        elif len(data) <= self._at_once and self.server.turns.has_room():  # as usual
+            began = self.server.turns.clock()
             self._take(data)
+            self.server.turns.took(self.server.turns.clock() - began)
         else:
             self._read(data, due=False)
 
     def _read(self, data: bytes, *, due: bool) -> None:
         """Takes what has arrived, for as long as a turn lasts; the rest in a later one. ``due``: it is its turn."""
-        turns, clock, at = self.server.turns, self.server.loop.time, 0
+        turns, clock, at = self.server.turns, self.server.turns.clock, 0
         while at < len(data) and not self._closing:
             if not due and turns.over() and self._transport is not None:
                 self._unread = data[at:]
                 self._transport.pause_reading()
-                turns.add(self.peer, self._read_on)
+                turns.add(self.peer, self._read_on, small=len(self._unread) <= self._at_once)
                 return
             due, begun, began = False, at, clock()
             at += self._read_bytes

@@ -39,6 +39,7 @@ MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers 
 # Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
 READ_BYTES = 2 * 1024
 BODY_BYTES = 16 * 1024  # of a body, that take no time
+UNFINISHED = 10  # times as much counts what begins a header and does not end it: whole requests are what all wait for
 TOO_MUCH = "clients hold too much: this request was under way for the longest"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 GONE_S = 0.1  # between looks whether a client that sends no more is there
@@ -132,10 +133,25 @@ class Connection(asyncio.Protocol):
             return
         if self._unread:
             self._unread += data
-        elif len(data) <= READ_BYTES:  # as usual
-            self._take(data)
+        elif len(data) <= READ_BYTES and self._waits_for_no_turn():  # as usual
+            self._take_small(data)
         else:
             self._read(data, due=False)
+
+    def _waits_for_no_turn(self) -> bool:
+        """Whether a little more is taken at once: not of a header that has begun, which may never end."""
+        return not self._in_header and self.server.turns.has_room()
+
+    @property
+    def _in_header(self) -> bool:
+        return self.began is not None and not self._header_complete
+
+    def _take_small(self, data: bytes) -> None:
+        turns = self.server.turns
+        began = turns.clock()
+        self._take(data)
+        took = turns.clock() - began
+        turns.took(UNFINISHED * took if self._in_header else took)
 
     def _read(self, data: bytes, *, due: bool) -> None:
         """Takes what has arrived, for as long as a turn lasts and there is room for requests; the rest later. ``due``:
@@ -145,22 +161,24 @@ class Connection(asyncio.Protocol):
             body = max(0, self._content_length - self._body_bytes) if self._header_complete else 0
             small = 0 < body <= BODY_BYTES
             first = at == 0 and not body  # as much as each client may send without a turn
-            due = due or ((small or first) and not self._paused)
-            if not due and (self._paused or self.server.turns.over()) and self._transport is not None:
+            at_once = not due and (small or first) and not self._paused and self._waits_for_no_turn()
+            if not (due or at_once) and (self._paused or self.server.turns.over()) and self._transport is not None:
                 self._unread = data[at:]
-                self.began = self.began or self.server.loop.time()  # a request is not complete
+                small = len(self._unread) <= READ_BYTES and not self._in_header
+                if self.began is None:  # a request is not complete
+                    self._begin()
                 self._transport.pause_reading()
-                self._read_later()
+                self._read_later(small=small)
                 self._hold()
                 return
             due = False
             at, begun = at + body + (0 if small else READ_BYTES), at
-            self._take(data[begun:at])
+            (self._take_small if at_once else self._take)(data[begun:at])
 
-    def _read_later(self) -> None:
+    def _read_later(self, *, small: bool = False) -> None:
         if not self._paused and not self._reads_on:
             self._reads_on = True
-            self.server.turns.add(self.peer, self._read_on)
+            self.server.turns.add(self.peer, self._read_on, small=small)
 
     def _read_on(self) -> None:
         self._reads_on = False
@@ -176,8 +194,7 @@ class Connection(asyncio.Protocol):
         if self._closing or self._parser is None:
             return
         if self.began is None:
-            self.began = self.active = self.server.loop.time()
-            self.asked = True
+            self._begin()
         self._unfinished += len(data)
         try:
             self._feed(data)
@@ -190,6 +207,11 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._fail(cause if isinstance(cause, Bad) else Bad(400, f"not HTTP: {error}"))
+
+    def _begin(self) -> None:
+        """A request comes."""
+        self.began = self.active = self.server.loop.time()
+        self.asked = True
 
     def _feed(self, data: bytes) -> None:
         """Parses. The parser stops where a client offers another protocol; that is ignored, as HTTP allows."""

@@ -10,3 +10,4 @@ from gemlet import turns
 @pytest.fixture(autouse=True)
 def _turns_have_no_end(monkeypatch):
     monkeypatch.setattr(turns, "TURN_S", 3600.0)
+    monkeypatch.setattr(turns, "SMALL_S", 36000.0)

@@ -42,6 +42,26 @@ def test_others_have_turns_between_small_frames(monkeypatch):
     asyncio.run(run())
 
 
+def test_what_many_clients_send_at_once_takes_turns_however_little_it_is_of_each(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(turns, "SMALL_S", 1e-9)
+
+    async def run():
+        server = GrpcServer(Service())
+        clients = []
+        for _ in range(20):
+            connection, transport = GrpcConnection(server), Transport()
+            connection.connection_made(transport)
+            clients.append((connection, transport))
+            connection.data_received(PREFACE + PING)
+        assert sum(PING[9:] in transport.written for _, transport in clients) == 1
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert all(PING[9:] in transport.written and transport.reading for _, transport in clients)
+
+    asyncio.run(run())
+
+
 def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
     monkeypatch.setattr(turns, "TURN_S", 0.0)
 

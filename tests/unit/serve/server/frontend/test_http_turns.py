@@ -4,6 +4,7 @@ over both protocols what is beside inference is begun in turns."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -70,6 +71,57 @@ def test_others_have_turns_between_requests(request_):
         assert [status for status, *_ in replies(transport.written)] == [200] * MANY
         assert connection.unused
         assert connection.server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+def test_what_many_clients_send_at_once_takes_turns_however_little_it_is_of_each(monkeypatch):
+    monkeypatch.setattr(turns, "SMALL_S", 1e-9)
+
+    async def run():
+        service = Service()
+        server = HttpServer(service)
+        clients = [connect(service, server) for _ in range(50)]
+        for connection, _ in clients:
+            connection.data_received(LIVE)
+        assert sum(bool(connection._exchanges) for connection, _ in clients) == 1
+        await turns_until(lambda: all(transport.written and transport.reading for _, transport in clients))
+        assert [replies(transport.written)[0][0] for _, transport in clients] == [200] * 50
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_header_that_has_begun_goes_on_in_turns():
+    async def run():
+        connection, transport = connect(Service())
+        connection.data_received(LIVE[:10])
+        assert transport.reading
+        connection.data_received(LIVE[10:20])
+        assert not transport.reading
+        await turns_until(lambda: transport.reading)
+        connection.data_received(LIVE[20:])
+        await turns_until(lambda: transport.written)
+        assert replies(transport.written)[0][0] == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+def test_headers_that_are_only_begun_leave_little_room_for_others(monkeypatch):
+    monkeypatch.setattr(turns, "SMALL_S", 5.0)
+
+    async def run():
+        service = Service()
+        server = HttpServer(service)
+        server.turns.clock = itertools.count().__next__
+        clients = [connect(service, server) for _ in range(10)]
+        for connection, _ in clients[:3]:
+            connection.data_received(LIVE)
+            assert server.turns.has_room()
+        clients[3][0].data_received(LIVE[:10])
+        assert not server.turns.has_room()
 
     asyncio.run(run())
 
