@@ -158,7 +158,7 @@ async def room_after(authority, *sent):
     tls, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("localhost").configure_cert(tls)
     authority.configure_trust(trusting)
-    at_once = mock.Mock(add=lambda _, act: act(), clock=lambda: 0.0)
+    at_once = mock.Mock(add=lambda _, act, **_more: act(), clock=lambda: 0.0)
     reading = Reading(tls, asyncio.Protocol(), at_once, "one", begin_s=PATIENCE_S)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting.wrap_bio(to_client, to_server, server_hostname="localhost")
