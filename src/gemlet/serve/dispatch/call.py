@@ -83,7 +83,8 @@ Answer = Callable[[Answered | Refusal], None]
 class Call:
     """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own.
 
-    id: the client's own. trace: W3C's traceparent, as it came. admitted: when it was checked, where that is logged.
+    request_bytes: of the whole request, where its inputs are views of that, and keep it. id: the client's own. trace:
+    W3C's traceparent, as it came. admitted: when it was checked, where that is logged.
     chain: of models that work on other requests and wait for this one, the last of which sent it. parent: the number of
     the batch that it is of; awaited_at: what that waits for, see waits.py. about: the rest of it, for models that get
     requests one by one. spec: what its inputs were checked against. gone: nobody waits for its answer, and there will
@@ -98,6 +99,7 @@ class Call:
     timeout_ms: float = 0.0
     priority: int = 0
     nbytes: int = 0
+    request_bytes: int = 0
     tries: int = 0
     spec: ModelSpec | None = None
     gone: bool = False

@@ -356,7 +356,7 @@ class Engine:
     def _admit(self, call: Call) -> None:
         if self.closing and not call.chain:
             raise Refusal("unavailable", self.closing, retry_s=1)
-        call.nbytes = sum([len(tensor.data) for tensor in call.inputs])
+        call.nbytes = max(call.request_bytes, sum([len(tensor.data) for tensor in call.inputs]))
         assert call.spec is not None
         label, waiting = call.spec.label, self.waiting_bytes
         if not waiting.has_room(label, call.nbytes):

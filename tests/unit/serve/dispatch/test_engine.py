@@ -378,6 +378,16 @@ async def test_a_queue_has_an_end():
 
 
 @scenario
+async def test_a_request_counts_with_all_that_its_inputs_keep():
+    bench = Bench()
+    bench.send(1.0)
+    bench.send(1.0, request_bytes=1000)
+    assert bench.engine.waiting_bytes.total == 1000
+    await bench.executor.answer()
+    assert bench.engine.waiting_bytes.total == 0
+
+
+@scenario
 async def test_a_model_whose_requests_pile_up_leaves_room_to_others():
     bench = Bench()
     bench.engine.waiting_bytes.most = 80

@@ -164,11 +164,11 @@ class Asking:
                     data, encoding = unpacking.inflate(data, encoding, limits.HERE_BYTES), b""
             parsed = raw_messages.parse(data) if not encoding else None
             if parsed is not None:
-                self._ask(*parsed)
+                self._ask(*parsed, len(data))
             elif encoding or (divided := infer_messages.divided(data, limits.HERE_BYTES)) is None:
                 self._grpc.later(self._take_large(data, encoding))
             else:
-                self._read(divided)
+                self._read(divided, len(data))
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(intake.refusal_of(error))
 
@@ -189,16 +189,16 @@ class Asking:
         finally:
             self._grpc.holds(-nbytes)
 
-    def _read(self, divided: infer_messages.Divided, *, checked: bool = False) -> None:
+    def _read(self, divided: infer_messages.Divided, request_bytes: int = 0, *, checked: bool = False) -> None:
         """``checked``: in another process. Raises Refusal."""
         request = infer_messages.read(divided.structure)
         self.id = request.id
         given, form, parameters = infer_messages.parse(request, divided.raw, self._grpc.connection.regions)
         if checked:
             request_checks.are_checked(given)
-        self._ask(given, form, parameters)
+        self._ask(given, form, parameters, request_bytes)
 
-    def _ask(self, given: list[Tensor], form: Form, parameters: Parameters) -> None:
+    def _ask(self, given: list[Tensor], form: Form, parameters: Parameters, request_bytes: int) -> None:
         """Raises Refusal."""
         self.id = form.id
         service, regions = self._server.service, self._grpc.connection.regions
@@ -216,6 +216,7 @@ class Asking:
         check = self._server.holdings.check
         reply = intake.Reply(service, regions, form, False, write, refuse, self._grpc.later, self._grpc.holds, check)
         call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=self._grpc.trace)
+        call.request_bytes = request_bytes
         rest = intake.check(service, regions, form, parameters, call)
         remaining_ms = self._grpc.remaining_ms
         if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):

@@ -61,8 +61,8 @@ def framed(message: Sequence[Buffer]) -> list[Buffer]:
 def taken(buffer: bytearray, most: int) -> tuple[bool, Buffer, bytearray] | None:
     """The first message of what came, whether it is compressed, and what came after it; None: it is not whole yet.
 
-    A large message is a view of the buffer. Raises TooLong for one of more than ``most`` bytes as soon as its length is
-    known.
+    A large message is a view of the buffer, unless that has so much more that it would be kept for little. Raises
+    TooLong for one of more than ``most`` bytes as soon as its length is known.
     """
     if len(buffer) < PREFIX_BYTES:
         return None
@@ -72,7 +72,7 @@ def taken(buffer: bytearray, most: int) -> tuple[bool, Buffer, bytearray] | None
     if len(buffer) < end:
         return None
     compressed, message = bool(buffer[0]), memoryview(buffer)[PREFIX_BYTES:end]
-    if end > limits.HERE_BYTES:
+    if end > (limits.HERE_BYTES if end == len(buffer) else limits.COPY_BYTES):
         return compressed, message, buffer[end:]
     whole = bytes(message)
     message.release()

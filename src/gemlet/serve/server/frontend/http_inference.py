@@ -50,11 +50,11 @@ def read(
 ) -> None:
     """Takes a whole request; ``header``: bytes of its JSON, if it says so. Raises what is its answer."""
     if header == 0 and not encoding:
-        _infer(connection, exchange, target, infer_json.raw(body, _spec(connection, target)))
+        _infer(connection, exchange, target, infer_json.raw(body, _spec(connection, target)), len(body))
     elif encoding or infer_json.json_end(body, header) > limits.HERE_BYTES:
         connection.later(_infer_large(connection, exchange, target, body, encoding=encoding, header=header))
     else:
-        _infer(connection, exchange, target, infer_json.parse(body, header, connection.regions))
+        _infer(connection, exchange, target, infer_json.parse(body, header, connection.regions), len(body))
 
 
 def _spec(connection: Connection, target: Target) -> ModelSpec:
@@ -83,7 +83,7 @@ async def _infer_large(
         connection.waits_elsewhere(-nbytes)
 
 
-def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: Parsed) -> None:
+def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: Parsed, request_bytes: int = 0) -> None:
     """Raises Refusal."""
     model, version = target
     given, form, parameters = parsed
@@ -93,6 +93,7 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
     check = connection.server.holdings.check
     reply = intake.Reply(service, known, form, True, write, refuse, connection.later, connection.waits_elsewhere, check)
     call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
+    call.request_bytes = request_bytes
     connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
     rest = intake.check(service, known, form, parameters, call)
     if rest is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_DIMENSIONS = 32
 MAX_ELEMENTS = 1 << 48  # of a shape, where each 0 is a 1: libraries multiply all sizes, also of what is empty
 MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
-MAX_STRUCTURE = 64 * 1024  # bytes of a request beside its tensors: it waits with these, and is not counted
+MAX_STRUCTURE = 64 * 1024  # bytes of a request beside its tensors
 STRUCTURES = 256  # of requests without their data, that are remembered
 STRUCTURE_BYTES = 4096  # of one
 

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch.call import Answered, Refusal, Tensor
 from gemlet.serve.server.frontend import grpc_wire, http_connection, infer_messages, limits, passing
+from gemlet.serve.server.frontend.grpc_call import GrpcCall
+from gemlet.serve.server.frontend.grpc_server import Asking, GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.unpacking import Unpacking, unpack_message
 from tests.unit.serve.stand_in import Service, connect, model, replies
@@ -177,5 +180,36 @@ def test_compressed_bytes_come_back_inflated():
             assert (structure, raw) == (request.SerializeToString(), bytes(3 * MIB))
         finally:
             processes.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("more", [0, 100_000])
+def test_a_message_keeps_no_more_than_itself_and_a_little(more):
+    buffer = bytearray(b"\0" + (100_000).to_bytes(4, "big") + b"x" * 100_000 + b"y" * more)
+    _, message, rest = grpc_wire.taken(buffer, MIB)
+    assert isinstance(message, bytes) is bool(more)
+    assert (bytes(message), bytes(rest)) == (b"x" * 100_000, b"y" * more)
+
+
+def test_a_request_counts_with_all_of_its_body():
+    async def run():
+        calls = []
+        service = Service()
+        service.engine.infer = calls.append
+        connection, _ = connect(service)
+        text = (
+            b'{"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "parameters": {"binary_data_size": 4}}]}'
+        )
+        text += b" " * 10_000
+        head = (
+            b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n"
+        )
+        connection.data_received(head % (len(text) + 4, len(text)) + text + b"abcd")
+        call = GrpcCall(mock.Mock(), 1)
+        request = messages.ModelInferRequest(model_name="echo", id="x" * 10_000, raw_input_contents=[b"abcd"])
+        request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+        Asking(GrpcServer(service), call, mock.Mock(), mock.Mock()).take(request.SerializeToString(), b"")
+        assert [each.request_bytes for each in calls] == [len(text) + 4, request.ByteSize()]
 
     asyncio.run(run())
