@@ -84,7 +84,13 @@ class Controller:
 
     def look(self) -> None:
         """One look at the fleet. The server also calls it when a device dies, in order not to wait for the next
-        look."""
+        look. Never raises."""
+        try:
+            self._look()
+        except Exception:  # the plan in force serves on
+            logger.exception("a look at the load failed")
+
+    def _look(self) -> None:
         devices = [device.index for device in self._fleet.devices()]
         waiting = self._waiting() if self._waiting is not None else None
         cause = self.decider.observe(self._now(), self._fleet.counts(), devices, waiting)
@@ -124,7 +130,7 @@ class Controller:
                     return
                 if proposal.plan is None:
                     failure = "; ".join(proposal.notes)
-                elif old is None or proposal.plan.gpus != old.gpus:
+                elif proposal.plan.gpus != self._fleet.plan().gpus:  # not `old`: its last step may have failed
                     for plan in proposal.stages:
                         await self._fleet.apply(plan)
                 self.decider.adopted(proposal, self._now())

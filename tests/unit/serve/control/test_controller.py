@@ -376,6 +376,42 @@ def test_weights_that_do_not_fit_beside_each_other_come_one_after_the_other() ->
     assert [sorted(task.model for task in made.tasks()) for _, made in fleet.applied] == [["a"], [], ["b"]]
 
 
+def test_where_the_second_step_fails_the_plan_of_before_comes_back() -> None:
+    profiles = world(**{name: scaling(1.0, weights_mib=6000.0) for name in "ab"})  # of 10000 MiB
+    fleet = FakeFleet(constant(a=100), [0])
+    controller = Controller(fleet, profiles, [demand("a", 100, 10)], ControlSettings(planner=PLANNER))
+    apply = fleet.apply
+
+    async def without_b(plan: Plan) -> None:
+        if any(task.model == "b" for task in plan.tasks()):
+            raise GemletError("no room for b")
+        await apply(plan)
+
+    fleet.apply = without_b  # type: ignore[method-assign]
+
+    def change(gone: str, come: str) -> None:
+        controller.decider.forget(gone)
+        controller.decider.demand(demand(come, 100, 10))
+
+    in_virtual_time(controller, 20.0, (5.0, lambda: change("a", "b")), (10.0, lambda: change("b", "a")))
+    assert {task.model for task in fleet.current.tasks()} == {"a"}
+
+
+def test_a_look_that_fails_does_not_end_the_server() -> None:
+    fleet = FakeFleet(lambda t: {"a": 300 if t < 20 else 1500}, [0, 1])
+    counts, failed = fleet.counts, []
+
+    def faulty() -> Mapping[str, int]:
+        if len(failed) < 3:
+            failed.append(None)
+            raise KeyError("a")
+        return counts()
+
+    fleet.counts = faulty  # type: ignore[method-assign]
+    in_virtual_time(controlled(fleet, {"a": 300}), 40.0)
+    assert serves(fleet.applied[-1][1], "a", 1500)
+
+
 def test_changes_are_told_in_sentences() -> None:
     change = Change(1.0, Cause("overload", "a: 9 requests/s"), 2, 3, 1, 0.5, 0.042)
     assert str(change) == (

@@ -8,6 +8,7 @@ What is done there is in infer_json.py, infer_messages.py and answer_form.py; ho
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import zlib
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gemlet.serve.server.frontend.answer_form import Finished, Wanted
     from gemlet.serve.server.frontend.infer_json import Asked
 
+logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 SMALL_BYTES = 1 << 20
 MEMORY_BYTES = 2 << 30  # of one such process, above what it starts with; a number in JSON is some forty bytes there
@@ -98,7 +100,10 @@ class Unpacking:
         """Starts both, so that the first request does not wait for that. Raises GemletError."""
         self.prepare()
         for nbytes in (0, SMALL_BYTES + 1):
-            await self(nbytes, _nothing)
+            try:
+                await self(nbytes, _nothing)
+            except Refusal as refusal:  # the first request tries again
+                logger.warning("the processes that read large requests: %s", refusal.message)
 
     def close(self) -> None:
         for process in self._processes.values():

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import sys
+from unittest import mock
 
 import pytest
 
@@ -56,6 +57,21 @@ def test_a_system_without_shared_locks_is_said_at_the_start_and_in_answers():
             await processes(0, os.getpid)
 
     asyncio.run(run())
+
+
+def test_a_process_that_cannot_start_yet_does_not_end_the_server(monkeypatch, caplog):
+    async def run():
+        processes = Unpacking()
+        try:
+            with monkeypatch.context() as full:
+                full.setattr("multiprocessing.popen_spawn_posix.Popen", mock.Mock(side_effect=OSError(11, "none")))
+                await processes.warm()
+            assert await processes(0, os.getpid)
+        finally:
+            processes.close()
+
+    asyncio.run(run())
+    assert "failed: none" in caplog.text
 
 
 def die_within_a_result():
