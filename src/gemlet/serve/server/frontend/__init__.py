@@ -19,6 +19,7 @@ device_memory.py regions on devices, in a process that copies;  device_copies.py
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
 one_by_one.py    work of a client that takes its turns
+fair_turn.py     whose large request is read next
 unpacking.py     processes that read what takes time by its size;  passing.py: how large bytes come there and back
 own_process.py   what these processes do first
 documents.py     metadata, statistics, configuration as JSON

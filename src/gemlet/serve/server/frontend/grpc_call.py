@@ -57,6 +57,7 @@ class Connection(Protocol):
     """Where a call came by."""
 
     regions: UserRegions
+    peer: str
     control: OneByOne
 
     def send(self, call: GrpcCall, message: list[Buffer]) -> None:

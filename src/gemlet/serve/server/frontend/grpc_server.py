@@ -182,7 +182,8 @@ class Asking:
         most, nbytes = self._server.limits.request_bytes, len(data)
         self._grpc.holds(nbytes)
         try:
-            divided = await self._server.unpacking.inflating(unpacking.unpack_message, data, encoding, most)
+            processes, peer = self._server.unpacking, self._grpc.connection.peer
+            divided = await processes.inflating(peer, unpacking.unpack_message, data, encoding, most)
             self._read(divided, checked=True)
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(intake.refusal_of(error))
@@ -214,10 +215,11 @@ class Asking:
             self.refuse(refusal)
 
         check = self._server.holdings.check
-        reply = intake.Reply(service, regions, form, False, write, refuse, self._grpc.later, self._grpc.holds, check)
+        peer, later, holds = self._grpc.connection.peer, self._grpc.later, self._grpc.holds
+        reply = intake.Reply(service, regions, peer, form, False, write, refuse, later, holds, check)
         call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=self._grpc.trace)
         call.request_bytes = request_bytes
-        rest = intake.check(service, regions, form, parameters, call)
+        rest = intake.check(service, regions, form, parameters, call, peer=peer)
         remaining_ms = self._grpc.remaining_ms
         if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):
             call.timeout_ms = max(0.001, remaining_ms)

@@ -37,6 +37,7 @@ class Connection(Protocol):
     """Where a request came by; http_connection.py is it. It is passed along and kept by nothing."""
 
     regions: regions.UserRegions
+    peer: str
 
     @property
     def server(self) -> Server: ...
@@ -74,7 +75,7 @@ async def _infer_large(
     connection.waits_elsewhere(nbytes)
     try:
         asked, tail = await server.unpacking.inflating(
-            unpacking.unpack, body, encoding, server.limits.request_bytes, header
+            connection.peer, unpacking.unpack, body, encoding, server.limits.request_bytes, header
         )
         _infer(connection, exchange, target, infer_json.assemble(asked, memoryview(tail), connection.regions))
     except Exception as error:  # noqa: BLE001  it is the answer
@@ -91,11 +92,12 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
     service, known = connection.server.service, connection.regions
     write, refuse = partial(_write, (connection, exchange), form), partial(_refuse, exchange)
     check = connection.server.holdings.check
-    reply = intake.Reply(service, known, form, True, write, refuse, connection.later, connection.waits_elsewhere, check)
+    peer, holds = connection.peer, connection.waits_elsewhere
+    reply = intake.Reply(service, known, peer, form, True, write, refuse, connection.later, holds, check)
     call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
     call.request_bytes = request_bytes
     connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
-    rest = intake.check(service, known, form, parameters, call)
+    rest = intake.check(service, known, form, parameters, call, peer=peer)
     if rest is None:
         _submit(connection, exchange, call)
     else:

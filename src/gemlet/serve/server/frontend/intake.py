@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def check(service: Service, regions: UserRegions, form: Form, parameters: Parameters, call: Call) -> Rest | None:
-    """Checks a request, takes its parameters, and reads its shared memory; then the engine may have it.
+def check(
+    service: Service, regions: UserRegions, form: Form, parameters: Parameters, call: Call, *, peer: str
+) -> Rest | None:
+    """Checks a request of a peer, takes its parameters, and reads its shared memory; then the engine may have it.
 
     What is given back is to be called and awaited before; None: it is done. Both raise Refusal.
     """
@@ -48,24 +50,24 @@ def check(service: Service, regions: UserRegions, form: Form, parameters: Parame
         check_unread(served, call.inputs)
         slow = regions.are_slow(tensor.region for tensor in shared)
         if slow or sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
-            return partial(_read, service, regions, call, shared)
+            return partial(_read, service, regions, peer, call, shared)
         regions.read(shared)
-    return _check_texts(service, call)
+    return _check_texts(service, peer, call)
 
 
-async def _read(service: Service, regions: UserRegions, call: Call, shared: list[SharedTensor]) -> None:
+async def _read(service: Service, regions: UserRegions, peer: str, call: Call, shared: list[SharedTensor]) -> None:
     def check() -> Awaitable[None] | None:
-        checking = _check_texts(service, call)
+        checking = _check_texts(service, peer, call)
         return checking() if checking is not None else None
 
     await regions.read_in_thread(shared, check)
 
 
-def _check_texts(service: Service, call: Call) -> Rest | None:
+def _check_texts(service: Service, peer: str, call: Call) -> Rest | None:
     """None: the engine does it."""
     texts = request_checks.texts(call.inputs)
     if texts and sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
-        return partial(unpacking.check, service.unpacking, texts)
+        return partial(unpacking.check, service.unpacking, peer, texts)
     return None
 
 
@@ -80,6 +82,7 @@ class Reply:
 
     service: Service
     regions: UserRegions
+    peer: str
     form: Form
     text: bool
     write: Callable[[ModelSpec, list[Tensor], Mapping[str, Finished]], None]
@@ -124,7 +127,7 @@ class Reply:
             return
         self.holds(nbytes)
         try:
-            finished = await unpacking.finished(self.service.unpacking, spec, costly) if costly else {}
+            finished = await unpacking.finished(self.service.unpacking, self.peer, spec, costly) if costly else {}
             if shared:
                 for tensor, how in shared:
                     answer_form.check_place(tensor, how)

@@ -7,7 +7,6 @@ What is done there is in infer_json.py, infer_messages.py and answer_form.py; ho
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import resource
@@ -20,6 +19,7 @@ from gemlet.errors import GemletError
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal, Tensor
 from gemlet.serve.server.frontend import answer_form, infer_json, infer_messages, request_checks
+from gemlet.serve.server.frontend.fair_turn import FairTurn
 from gemlet.serve.server.frontend.own_process import Refused, prepare
 from gemlet.serve.server.frontend.passing import Process
 from gemlet.serve.server.to_its_end import to_its_end
@@ -45,12 +45,15 @@ class Unpacking:
 
     def __init__(self) -> None:
         self._processes: dict[bool, Process] = {}
-        self._turns = {small: asyncio.Lock() for small in (True, False)}
+        self._turns = {small: FairTurn() for small in (True, False)}
 
-    async def __call__(self, nbytes: int, act: Callable[..., Result], *given: Any) -> Result:
-        """What ``act``, a function of this module, gives there. ``nbytes``: what its time goes by. Raises Refusal."""
+    async def __call__(self, nbytes: int, act: Callable[..., Result], *given: Any, peer: str = "") -> Result:
+        """What ``act``, a function of this module, gives there, when it is the peer's turn. ``nbytes``: what its time
+        goes by. Raises Refusal."""
         small = nbytes <= SMALL_BYTES
-        async with self._turns[small]:  # a pool would keep what waits in it, also when nobody wants it any more
+        async with self._turns[small].of(
+            peer
+        ):  # a pool would keep what waits in it, also when nobody wants it any more
             try:
                 process = self._process(small)
             except GemletError as error:
@@ -70,16 +73,17 @@ class Unpacking:
         return result  # type: ignore[no-any-return]
 
     async def inflating(
-        self, act: Callable[..., Result | None], body: Buffer, encoding: bytes, limit: int, *given: Any
+        self, peer: str, act: Callable[..., Result | None], body: Buffer, encoding: bytes, limit: int, *given: Any
     ) -> Result:
         """What ``act`` gives of a body that may be compressed: all that is to be done with it, in one turn, since what
         it inflates to would wait here for another. ``limit``: bytes of that. Raises Refusal."""
         if encoding and len(body) <= SMALL_BYTES:  # how large it is shows only there
-            found = await self(len(body), _unless_large, act, body, encoding, min(limit, SMALL_BYTES), limit, *given)
+            most = min(limit, SMALL_BYTES)
+            found = await self(len(body), _unless_large, act, body, encoding, most, limit, *given, peer=peer)
             if found is not None:
                 return cast("Result", found)
         nbytes = SMALL_BYTES + 1 if encoding else len(body)
-        return cast("Result", await self(nbytes, act, body, encoding, limit, limit, *given))
+        return cast("Result", await self(nbytes, act, body, encoding, limit, limit, *given, peer=peer))
 
     def _process(self, small: bool) -> Process:
         if small not in self._processes:
@@ -111,20 +115,23 @@ class Unpacking:
         self._processes.clear()
 
 
-async def check(processes: Unpacking, texts: list[Tensor]) -> None:
+async def check(processes: Unpacking, peer: str, texts: list[Tensor]) -> None:
     """Marks inputs of BYTES as checked. Raises Refusal."""
     for tensor in texts:
         request_checks.check_texts(tensor.name, tensor.datatype, tensor.shape)
     nbytes = sum(len(tensor.data) for tensor in texts)
     plain = [Tensor(each.name, each.datatype, each.shape, each.data) for each in texts]  # of no subclass
-    await processes(nbytes, check_texts, plain)
+    await processes(nbytes, check_texts, plain, peer=peer)
     for tensor in texts:
         tensor.checked = True
 
 
-async def finished(processes: Unpacking, spec: ModelSpec, costly: list[tuple[Tensor, Wanted]]) -> dict[str, Finished]:
+async def finished(
+    processes: Unpacking, peer: str, spec: ModelSpec, costly: list[tuple[Tensor, Wanted]]
+) -> dict[str, Finished]:
     """What finish() gives of outputs whose data is bytes. Raises Refusal."""
-    return await processes(sum(len(tensor.data) for tensor, _ in costly), finish, costly, bool(spec.max_batch))
+    nbytes = sum(len(tensor.data) for tensor, _ in costly)
+    return await processes(nbytes, finish, costly, bool(spec.max_batch), peer=peer)
 
 
 def unpack(body: Buffer, encoding: bytes, most: int, limit: int, header: int | None) -> tuple[Asked, Buffer]:

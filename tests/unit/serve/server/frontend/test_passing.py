@@ -175,7 +175,7 @@ def test_compressed_bytes_come_back_inflated():
         request.inputs.add(name="X", datatype="UINT8", shape=[3 * MIB])
         try:
             body = memoryview(gzip.compress(request.SerializeToString()))
-            structure, (raw,) = await processes.inflating(unpack_message, body, b"gzip", 4 * MIB)
+            structure, (raw,) = await processes.inflating("", unpack_message, body, b"gzip", 4 * MIB)
             del request.raw_input_contents[:]
             assert (structure, raw) == (request.SerializeToString(), bytes(3 * MIB))
         finally:

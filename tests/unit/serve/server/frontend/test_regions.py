@@ -327,7 +327,7 @@ def test_text_that_waits_to_be_checked_is_not_here_yet(shared, reads, monkeypatc
     """Of a user, one request at a time is in memory: a check takes much longer than to read."""
     here, most = [], []
 
-    async def check(_processes, texts):
+    async def check(_processes, _peer, texts):
         most.append(sum(count for count, _ in reads) - sum(here))
         for _ in range(50):
             await asyncio.sleep(0)

@@ -30,7 +30,7 @@ class Waiting(unpacking.Unpacking):
         super().__init__()
         self.asked = 0
 
-    async def __call__(self, nbytes, act, *given):
+    async def __call__(self, nbytes, act, *given, peer):
         self.asked += 1
         await asyncio.Event().wait()
 
@@ -42,9 +42,9 @@ class Told(unpacking.Unpacking):
         super().__init__()
         self.asked = []
 
-    async def __call__(self, nbytes, act, *given):
+    async def __call__(self, nbytes, act, *given, peer):
         self.asked.append((act.__name__, nbytes <= unpacking.SMALL_BYTES))
-        return await super().__call__(nbytes, act, *given)
+        return await super().__call__(nbytes, act, *given, peer=peer)
 
 
 def texts(count):
@@ -133,7 +133,7 @@ def test_a_compressed_request_is_in_another_process_in_one_turn(count, small):
 class Grpc:
     """A call over gRPC whose work the test does."""
 
-    connection = type("Connection", (), {"regions": Regions().of(lambda: None)})
+    connection = type("Connection", (), {"regions": Regions().of(lambda: None), "peer": "one"})
     remaining_ms, trace, held = None, "", 0
 
     def __init__(self):

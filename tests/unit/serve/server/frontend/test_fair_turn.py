@@ -1,0 +1,43 @@
+"""One has its turn at a time, and of those who wait one of each peer after another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gemlet.serve.server.frontend.fair_turn import FairTurn
+
+
+def order_of(*asking, cancelled=(), cancel_with_turn=False):
+    """In which order peers have their turns, who ask in this order while somebody else has it."""
+
+    async def run():
+        turn, found = FairTurn(), []
+
+        async def ask(peer):
+            async with turn.of(peer):
+                found.append(peer)
+                await asyncio.sleep(0)
+
+        async with turn.of("first"):
+            tasks = [asyncio.create_task(ask(peer)) for peer in asking]
+            await asyncio.sleep(0)
+            for number in () if cancel_with_turn else cancelled:
+                tasks[number].cancel()
+        for number in cancelled if cancel_with_turn else ():
+            tasks[number].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with turn.of("last"):
+            assert not turn._waiting
+        return found
+
+    return asyncio.run(run())
+
+
+def test_peers_have_their_turns_one_after_another_whatever_they_ask_for():
+    assert order_of("a", "a", "a", "b", "b", "c") == ["a", "b", "c", "a", "b", "a"]
+
+
+def test_who_has_gone_has_no_turn_and_keeps_nobody_waiting():
+    assert order_of("a", "a", "b", cancelled=(0, 2)) == ["a"]
+    assert order_of("a", "b", cancelled=(0,), cancel_with_turn=True) == ["b"]
+    assert order_of("a", cancelled=(0,), cancel_with_turn=True) == []
