@@ -120,6 +120,10 @@ class Controller:
         proposal = Proposal(question, None, 0)
         failure = None
         old = self.decider.in_force
+        if cause.reason == "devices":
+            self._wanted = (
+                None  # as many are to be asked for again: one that rests may take the place of one that is lost
+            )
         try:
             proposal = await self._ask(question)
             await self._scale(proposal.devices, grow=True)

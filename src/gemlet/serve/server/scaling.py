@@ -30,7 +30,10 @@ class DeviceScaler:
     async def _follow(self) -> None:
         async with self._one:
             used = {gpu.index for gpu in self._fleet.plan().gpus}
-            ranked = sorted(self._fleet.all_devices, key=lambda device: (device.index not in used, device.index))
+            ranked = sorted(
+                self._fleet.all_devices,
+                key=lambda device: (not device.parked and not device.alive, device.index not in used, device.index),
+            )
             wanted = max(self._wanted, len(used))
             await asyncio.gather(*(self._wake(device) for device in ranked[:wanted] if device.parked))
             for device in ranked[wanted:]:

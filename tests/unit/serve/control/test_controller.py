@@ -342,6 +342,21 @@ def test_devices_follow_the_load() -> None:
     assert served < 34  # detection, a second to start devices, a plan
 
 
+def test_where_a_device_is_lost_as_many_are_asked_for_again() -> None:
+    """One that rests may take its place."""
+    fleet = FakeFleet(constant(a=300), [0])
+    controller = controlled(fleet, {"a": 300}, least=1, most=4)
+    scaler = controller._scaler
+    assert isinstance(scaler, Scales)
+
+    def lose_all() -> None:
+        fleet.alive = []
+
+    in_virtual_time(controller, 40.0, (20.0, lose_all))
+    assert fleet.alive == [0]
+    assert serves(fleet.current, "a", 300)
+
+
 def test_a_model_may_come_and_go() -> None:
     fleet = FakeFleet(constant(a=100, b=50), [0])
     controller = controlled(fleet, {"a": 100})

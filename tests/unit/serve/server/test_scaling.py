@@ -83,3 +83,29 @@ def test_devices_follow_the_request_but_those_in_use_stay() -> None:
         assert await scaled(1) == [2]
 
     with_devices(3, act)
+
+
+def test_a_device_that_rests_takes_the_place_of_one_that_does_not_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise ExecutorFailed("no such device")
+
+    async def act(devices: list[Device], tasks: asyncio.TaskGroup) -> None:
+        fleet = Fleet(Engine(drop=True), devices)
+        scaler = DeviceScaler(fleet, tasks)
+        gpu_let = PlannedGpuLet(sm=1.0, duty_ms=1.0, occupancy=1.0, tasks=())
+        used = Gpu(index=0, memory_mib=0.0, gpu_lets=(gpu_let,))
+        await fleet.apply(Plan(policy="x", device="x", origin="modelled", gpus=(used,), demands=()))
+        async with asyncio.timeout(60):
+            await scaler.scale(1)
+            while not devices[1].parked:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(Device, "_restored", fail)
+            devices[0].executor("").kill()
+            while devices[0].alive:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await scaler.scale(1)
+            while devices[1].parked:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert [device.index for device in fleet.devices()] == [1]
+
+    with_devices(2, act)
