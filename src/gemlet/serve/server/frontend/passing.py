@@ -7,6 +7,7 @@ waits: 80 ms for 64 MiB. Files are written and read without the lock.
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import mmap
 import os
@@ -123,7 +124,10 @@ def unpack(parcel: Parcel, file: File) -> Any:
         data = np.empty(nbytes, np.uint8).data  # which is not set to 0 first
         done = 0
         while done < nbytes:
-            done += os.preadv(file.descriptor, [data[done:]], offset + done)
+            count = os.preadv(file.descriptor, [data[done:]], offset + done)
+            if not count:  # whoever has the file, too, made it shorter
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            done += count
         return data
 
     try:

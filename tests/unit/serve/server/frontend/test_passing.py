@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import threading
 from unittest import mock
 
@@ -36,6 +37,14 @@ def test_large_bytes_lie_in_the_file_and_small_ones_do_not():
     assert found == (large, b"cdcd", view, [1])
     assert file.nbytes == 0
     assert passing.pack(b"x", file).nbytes == 0
+
+
+def test_a_file_that_became_shorter_is_an_error():
+    file = passing.File()
+    parcel = passing.pack(b"ab" * passing.LARGE_BYTES, file)
+    os.ftruncate(file.descriptor, 10)
+    with pytest.raises(OSError, match="Input/output"):
+        passing.unpack(parcel, file)
 
 
 @pytest.mark.parametrize("nbytes", [10, passing.LARGE_BYTES, 5 * MIB])
