@@ -86,6 +86,7 @@ class Connection(asyncio.Protocol):
         self._reads_on = False  # in the next turn of the loop
         self._closing = False
         self._paused = False
+        self._most_written: int | None = None  # bytes at once; None: any number
         self._full_since: float | None = None  # loop time since which the client has not read
         self._closed_at = 0.0
         self._pending_bytes = 0  # of requests that are not answered
@@ -105,6 +106,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of it
+        if transport.get_extra_info("sslcontext") is not None:
+            self._most_written = limits.COPY_BYTES
         entered = self.server.enter(self, transport)
         self._control.peer = self.peer
         if not entered:
@@ -292,7 +295,7 @@ class Connection(asyncio.Protocol):
     @property
     def unread_since(self) -> float | None:
         """Loop time since which the client has not read its answers; None if it reads, or if others are due."""
-        return None if self._exchanges else self._full_since
+        return self._full_since if all(each.ended for each in self._exchanges) else None
 
     def too_slow(self, now: float) -> bool:
         """Whether the client took too long for its header, its body, or to read."""
@@ -349,10 +352,10 @@ class Connection(asyncio.Protocol):
             return
         while self._exchanges:
             exchange = self._exchanges[0]
-            for piece in exchange.take():
+            while not self._is_full and (piece := exchange.take(self._most_written)) is not None:
                 self._out_bytes -= len(piece)  # the transport has it, which may say at once that it is full
                 transport.write(piece)
-            if not exchange.ended:
+            if not exchange.ended or exchange.unwritten:
                 break
             self._exchanges.popleft()
             self._pending_bytes -= exchange.request_bytes
@@ -363,6 +366,11 @@ class Connection(asyncio.Protocol):
             self._regulate()
         if self._held or self._full_since is not None or self._out_bytes:
             self._hold()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether to wait with what else is to be written. TLS encrypts all it is given at once, and keeps that."""
+        return self._most_written is not None and self._full_since is not None
 
     def holds(self, nbytes: int) -> None:
         """A part of an answer of so many bytes is ready."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -52,12 +53,17 @@ class Exchange:
         self.trace = ""  # W3C's traceparent, as it came
         self.call: Call | None = None  # while the engine has it
         self._connection = connection
-        self._out: list[Buffer] = []
+        self._out: deque[Buffer] = deque()
         self._ended = False
 
     @property
     def ended(self) -> bool:
         return self._ended
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether there is something to take()."""
+        return bool(self._out)
 
     def answer(self, status: int, kind: bytes, body: Sequence[Buffer], more: bytes = b"") -> None:
         """The whole answer; parts beyond COPY_BYTES are kept as they are. ``more``: further header lines."""
@@ -106,7 +112,13 @@ class Exchange:
         self._out.append(piece)
         self._connection.holds(len(piece))
 
-    def take(self) -> list[Buffer]:
-        """What to write now."""
-        out, self._out = self._out, []
-        return out
+    def take(self, most: int | None) -> Buffer | None:
+        """What to write now, of no more than ``most`` bytes; None: nothing."""
+        if not self._out:
+            return None
+        piece = self._out.popleft()
+        if most is None or len(piece) <= most:
+            return piece
+        whole = memoryview(piece)
+        self._out.appendleft(whole[most:])
+        return whole[:most]

@@ -16,6 +16,7 @@ import pytest
 from gemlet.serve.dispatch.call import Answered, Tensor
 from gemlet.serve.server.frontend import limits, logs, unpacking
 from gemlet.serve.server.frontend.access import Tokens
+from gemlet.serve.server.frontend.http_exchange import Exchange
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
 from tests.unit.serve.server.frontend.test_http import BINARY, infer, post, talk
@@ -488,3 +489,34 @@ def test_the_event_loop_reads_and_inflates_nothing_long(monkeypatch):
         ((status, _, _),), _ = talk(post("/v2/repository/index", body, *more))
         assert status in {400, 413}
     assert all(length <= 65536 >= limit for length, limit in lengths)
+
+
+def test_an_answer_over_tls_is_encrypted_as_the_client_reads_it():
+    """TLS encrypts what it is given at once, 64 MiB in 0.1 s, and keeps that until the client has it."""
+
+    async def run():
+        connection, transport = connect(Service())
+        connection._most_written = 1000  # as over TLS
+        written = []
+
+        def write(data):
+            written.append(bytes(data))
+            connection.pause_writing()
+
+        transport.write = write
+        connection.data_received(b"GET /v2/models/echo HTTP/1.1\r\n\r\n" + b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+        while not written:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        exchange = Exchange(connection)
+        connection._exchanges.append(exchange)
+        exchange.answer(200, b"text/plain", [b"x" * 4500])
+        for _ in range(20):
+            connection.resume_writing()
+            await asyncio.sleep(0)
+        assert max(map(len, written)) == 1000
+        answers = replies(b"".join(written))
+        assert [status for status, *_ in answers] == [200, 200, 200]
+        assert answers[-1][2] == b"x" * 4500
+        assert (connection._out_bytes, connection.idle) == (0, True)
+
+    asyncio.run(run())
