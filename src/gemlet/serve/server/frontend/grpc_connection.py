@@ -391,12 +391,16 @@ class GrpcConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        rest = self._rest
+        rest, written = self._rest, 0
         while self._full_since is None and (
             (data := self._http.data_to_send(WRITE_BYTES)) or (rest.nbytes and rest.feed())
         ):
             if data:
                 transport.write(data)
+                written += len(data)
+            if written >= WRITE_BYTES:
+                self._plan()  # others have their turns, however fast the client reads
+                break
             if len(data) < WRITE_BYTES and not self._http.want_write and not rest.nbytes:
                 break
         if self._sending:

@@ -86,6 +86,7 @@ class Connection(asyncio.Protocol):
         self._reads_on = False  # in the next turn of the loop
         self._closing = False
         self._paused = False
+        self._flushes = False  # in the next turn of the loop
         self._most_written: int | None = None  # bytes at once; None: any number
         self._full_since: float | None = None  # loop time since which the client has not read
         self._closed_at = 0.0
@@ -355,6 +356,9 @@ class Connection(asyncio.Protocol):
             while not self._is_full and (piece := exchange.take(self._most_written)) is not None:
                 self._out_bytes -= len(piece)  # the transport has it, which may say at once that it is full
                 transport.write(piece)
+                if len(piece) == self._most_written:
+                    self._flush_later()  # others have their turns, however fast the client reads
+                    break
             if not exchange.ended or exchange.unwritten:
                 break
             self._exchanges.popleft()
@@ -366,6 +370,15 @@ class Connection(asyncio.Protocol):
             self._regulate()
         if self._held or self._full_since is not None or self._out_bytes:
             self._hold()
+
+    def _flush_later(self) -> None:
+        if not self._flushes:
+            self._flushes = True
+            self.server.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushes = False
+        self.flush()
 
     @property
     def _is_full(self) -> bool:

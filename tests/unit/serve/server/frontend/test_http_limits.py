@@ -520,3 +520,20 @@ def test_an_answer_over_tls_is_encrypted_as_the_client_reads_it():
         assert (connection._out_bytes, connection.idle) == (0, True)
 
     asyncio.run(run())
+
+
+def test_others_have_turns_while_a_client_takes_a_large_answer_over_tls_at_once():
+    async def run():
+        connection, transport = connect(Service())
+        connection._most_written = 1000
+        exchange = Exchange(connection)
+        connection._exchanges.append(exchange)
+        exchange.answer(200, b"text/plain", [b"x" * 10_000])
+        for turn in range(1, 9):
+            assert len(transport.written) <= 1000 * turn
+            await asyncio.sleep(0)
+        while not connection.idle:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert replies(transport.written)[0][2] == b"x" * 10_000
+
+    asyncio.run(run())
