@@ -17,6 +17,7 @@ from gemlet.daemon import protocol, status
 from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.audit import Audit, named, used_outside
 from gemlet.daemon.history_recorder import Recorder
+from gemlet.daemon.history_room import HistoryRoom
 from gemlet.daemon.history_sampling import Moments
 from gemlet.daemon.history_store import Store
 from gemlet.daemon.native import Snapshot, read_snapshot
@@ -99,6 +100,8 @@ class Observer:
         self.recent_usage = RecentUsage()
         self._totals = Totals()
         self._moments = Moments()
+        self._counted_as = account
+        self._history_room = HistoryRoom(self._maker_of)
         self.recorder = Recorder(self._open_history)
         self._accounting = Accounting(server, inventory)
         self._account_now = asyncio.Event()
@@ -196,11 +199,16 @@ class Observer:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
             now_s = time.monotonic()
             groups, devices = self._moments.take((await self.summary.get(anew=True)).status, now_s)
+            groups = self._history_room.kept(groups, now_s)
             now = round(time.time())
             # A daemon that got no processor for a while knows what was used in the seconds that it missed.
             for second in range(max(min(last + 1, now), now - MOST_MISSED), now + 1):
                 self.recorder.add(second, groups, devices)
             last = now
+
+    def _maker_of(self, group: str) -> int | None:
+        entry = self._book.entries.get(group)
+        return None if entry is None or entry.owner is None else self._counted_as(entry.owner)
 
     def _open_history(self) -> Store:
         assert self._options.history is not None
