@@ -12,7 +12,7 @@ def groups(*names):
 
 
 def test_who_makes_group_after_group_is_recorded_with_so_many_an_hour():
-    room = HistoryRoom(lambda name: name.partition("-")[0])
+    room = HistoryRoom(lambda key: key[1].partition("-")[0])
     kept = [room.kept(groups(f"a-{number}", "b-1"), number / 10) for number in range(2 * MOST)]
     assert sum((GPU, f"a-{number}") in each for number, each in enumerate(kept)) == MOST
     assert all((GPU, "b-1") in each for each in kept)
@@ -22,7 +22,7 @@ def test_who_makes_group_after_group_is_recorded_with_so_many_an_hour():
 
 
 def test_nothing_is_kept_of_groups_that_were_not_seen_for_an_hour():
-    room = HistoryRoom(lambda name: name)
+    room = HistoryRoom(lambda key: key)
     for number in range(100):
         room.kept(groups(str(number)), number * HOUR)
     assert len(room._seen) == 1
