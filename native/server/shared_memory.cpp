@@ -41,8 +41,8 @@ Descriptor pin(void* memory, size_t size) {
 }
 
 // While a process takes pages out of a file (FALLOC_FL_PUNCH_HOLE, MADV_REMOVE), or makes large pages of them
-// (MADV_COLLAPSE), whoever looks there waits: for as long as that process likes, which may see to it that it gets no
-// processor. What is immutable loses no page, and can be mapped for writing by those who have it open already.
+// (MADV_COLLAPSE), others that look there wait: for as long as that process likes, which may see to it that it gets
+// no processor. What is immutable loses no page, and can be mapped for writing by those who have it open already.
 Descriptor keep_in_place(int fd, void* memory, size_t size) {
     int flags = 0;
     if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return Descriptor();  // before Linux 6.6
@@ -90,7 +90,7 @@ void* map_shared_memory(int fd, size_t size, Descriptor& kept) {
     if (memory == MAP_FAILED) fail("mmap", -1);
     try {
         // What that daemon could not keep in place stays so: a client that writes there by a system call which never
-        // ends would hold up whoever changes its flags.
+        // ends would hold up who changes its flags.
         int flags = 0;
         if (ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 && flags & FS_IMMUTABLE_FL) kept = pin(memory, size);
     } catch (...) {
