@@ -404,6 +404,7 @@ void bind_server(nb::module_& m) {
     nb::list bounds;
     for (size_t i = 0; i < Latencies::kBounds; ++i) bounds.append(Latencies::bound(i));
     m.attr("LATENCY_BOUNDS_NS") = nb::tuple(bounds);
+    m.def("can_keep_in_place", can_keep_in_place);
     m.def("close_apart", close_apart, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("refuse_files", refuse_files, "socket"_a);
     nb::class_<Server>(m, "Server")

@@ -120,7 +120,7 @@ bool Server::carry_out(Device& device, Nanoseconds now) {
                     }
                     break;
             }
-            futex_wake_all(a.page->token);  // its watcher reads the new terms even if the word is the old one
+            futex_wake_some(a.page->token);  // its watcher reads the new terms even if the word is the old one
         }
     }
     note_standings(device);

@@ -82,7 +82,7 @@ void Ledger::give_slot(uint32_t slot) {
     uint32_t owner = slot + 1;
     ledger_->lock.compare_exchange_strong(owner, 0);
     owner = slot + 1;
-    if (ledger_->turn.compare_exchange_strong(owner, 0)) futex_wake_all(ledger_->turn);
+    if (ledger_->turn.compare_exchange_strong(owner, 0)) futex_wake_some(ledger_->turn);
     set_untracked(slot, 0, 0);
     taken_[slot] = false;
     uint32_t count = limits_->slot_count.load();

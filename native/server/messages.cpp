@@ -213,7 +213,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     device.arbiter->stopped(a.id, reason, tail, now, message.flags & wire::kUnused);
     if (!wants) device.residency.idle(a.id, now);
     if (wants && !withheld(device, a, now)) device.arbiter->request(a.id, now);
-    futex_wake_all(a.page->token);
+    futex_wake_some(a.page->token);
 }
 
 // It has had no work for some time: what it was asked to do is done. How long that took, and when it ended, is a
@@ -246,7 +246,7 @@ void Server::context_changed(Device& device, Attachment& a, const Message& messa
 
 void Server::publish_contexts(Attachment& a) {
     a.page->contexts.store(a.contexts, std::memory_order_release);
-    futex_wake_all(a.page->contexts);
+    futex_wake_some(a.page->contexts);
 }
 
 bool Server::hello(Client& client, const Message& message) {

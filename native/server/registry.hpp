@@ -103,7 +103,7 @@ struct Attachment {
         page->deadline_ns = wire::kNever;
         epoch = wire::next_epoch(epoch);
         page->token = wire::token_word(epoch, state);
-        futex_wake_all(page->token);
+        futex_wake_some(page->token);
     }
     ClientId id;  // as the device's arbiter knows it
     Client* client;

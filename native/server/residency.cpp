@@ -169,7 +169,7 @@ void Server::admit(Device& device, Attachment& a, const wire::Message& message, 
     if (message.header.epoch == 0) return;
     page.admission.store(uint32_t(refusal), std::memory_order_relaxed);
     page.answered.store(message.header.epoch, std::memory_order_release);
-    futex_wake_all(page.answered);
+    futex_wake_some(page.answered);
     if (refusal != Refusal::kNone) emit("refused", *a.client, std::to_string(message.value), &device);
 }
 
@@ -206,7 +206,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         note(*found->second, "allowed", int64_t(order.allowed));
         page.allowed.store(order.allowed, std::memory_order_relaxed);
         page.order.store(order.number, std::memory_order_release);
-        futex_wake_all(page.order);
+        futex_wake_some(page.order);
     }
     for (auto& [id, a] : device.attachments) {
         if (!a->movable) continue;
@@ -230,7 +230,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         if (!never && !device.residency.within()) continue;
         m.page->admission.store(uint32_t(never ? Refusal::kCapacity : Refusal::kNone), std::memory_order_relaxed);
         m.page->answered.store(std::exchange(m.room_for, 0), std::memory_order_release);
-        futex_wake_all(m.page->answered);
+        futex_wake_some(m.page->answered);
     }
 }
 

@@ -52,9 +52,10 @@ size_t most_files() {
     return size_t(files.rlim_cur);
 }
 
-// A connection takes two, and so may a use, for a ledger of its own.
+// A connection takes two. A use may take six: for two pages, and for a ledger of its own with its limits, which are
+// kept in place and passed on.
 size_t fewer_than_files(size_t wanted, size_t files) {
-    return std::min(wanted, (files - std::min(kOtherFiles, files / 2)) / 4);
+    return std::min(wanted, (files - std::min(kOtherFiles, files / 2)) / 8);
 }
 
 }  // namespace

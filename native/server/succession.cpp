@@ -99,7 +99,7 @@ void Server::leave() {
     for (auto& device : devices_)
         for (auto& [id, attachment] : device->attachments) {
             attachment->slot.leave();
-            futex_wake_all(attachment->page->token);  // finds that the connection is gone
+            futex_wake_some(attachment->page->token);  // finds that the connection is gone
         }
     for (auto& device : devices_) device->attachments.clear();
     clients_.clear();

@@ -8,6 +8,10 @@ ENUMERATIONS: dict[str, tuple[str, ...]]
 LATENCY_BOUNDS_NS: tuple[int, ...]  # of GroupUsage.latencies; one more stands for what took longer
 """The names of native enumerators, in the order of their values, by enumeration."""
 
+def can_keep_in_place() -> bool:
+    """Whether no program can take away or move memory that it shares with a server of this process, at which the server
+    would wait for it. Raises RuntimeError if no memory can be shared."""
+
 def close_apart(socket: int) -> None:
     """Closes a connected Unix socket, whatever is unread there, without waiting for anything."""
 

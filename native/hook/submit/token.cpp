@@ -404,6 +404,8 @@ bool wait_for_token(Device& device) {
             continue;
         }
         futex_wait(page.token, word, 100'000'000);
+        if (device.waiting.load(std::memory_order_relaxed) > kWokenAtOnce && page.token.load() != word)
+            futex_wake_all(page.token);  // the daemon woke some of them
         if (device.is_daemons(page) && !connected()) lost();
     }
 }

@@ -21,6 +21,7 @@ answer_order.py  whose request is answered next;  shared_status.py: one status f
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning
 recent_usage.py  the last two minutes, in memory: measured shares
 history_recorder.py history_store.py    90 days on disk, the recorded history: the thread, the file
+history_room.py  of which groups it has some
 history_sampling.py history_moment.py    makes its moments of what the daemon sees; what one keeps
 accounting.py events.py    memory the driver holds for each process; what happened last
 latency.py totals.py    how long requests took; what groups used so far, for the metrics

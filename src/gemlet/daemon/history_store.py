@@ -75,6 +75,7 @@ class Store:
         if not moments:
             return
         with self._transaction() as connection:
+            self._make_room(max(moments))
             packed = [
                 (time, Moment(self._numbered(groups, time), self._numbered(devices, time)).pack())
                 for time, (groups, devices) in moments.items()
@@ -172,35 +173,45 @@ class Store:
                 [(time, moment.pack()) for time, moment in means.items()],
             )
             self._rolled[tier] = end
-        self._forget(now, {number for moment in means.values() for number in (*moment.groups, *moment.devices)})
+        self._see(now, means.values())
+        self._forget(now)
 
-    def _forget(self, now: int, seen: Iterable[int]) -> None:
-        self._connection.executemany(
-            "UPDATE series SET seen = max(seen, ?) WHERE id = ?", [(now, number) for number in seen]
-        )
+    def _forget(self, now: int) -> None:
         for tier in TIERS:
             self._connection.execute(
                 f"DELETE FROM {tier.table} WHERE time IN"
                 f" (SELECT time FROM {tier.table} WHERE time <= ? ORDER BY time LIMIT ?)",
                 (now - tier.keep - SPARE, FASTEST * TIERS[-1].step // tier.step),
             )
+        self._make_room(now)
+        self._forget_series(min([now - TIERS[-1].keep, *self._oldest()]))
+
+    def _make_room(self, now: int) -> None:
+        """Forgets the oldest moments while there is little room, and the names of which they alone had something."""
         most = self._connection.execute("PRAGMA max_page_count").fetchone()[0] * PAGE_BYTES
-        if self.size() > FULL * most:
+        while self.size() > FULL * most and self._oldest():
             for tier in TIERS:
                 [[count]] = self._connection.execute(f"SELECT count(*) FROM {tier.table}")
                 self._connection.execute(
                     f"DELETE FROM {tier.table} WHERE time IN (SELECT time FROM {tier.table} ORDER BY time LIMIT ?)",
                     (int(count * GONE_AT_ONCE) + 1,),
                 )
-        oldest = [
-            time
-            for tier in TIERS
-            for (time,) in self._connection.execute(f"SELECT min(time) FROM {tier.table}")
-            if time is not None
-        ]
-        gone = self._connection.execute(
-            "DELETE FROM series WHERE seen <= ? RETURNING id", (min([now - TIERS[-1].keep, *oldest]) - 1,)
-        ).fetchall()
+            self._see(now, self._means(TIERS[-1], self._rolled[TIERS[-1]], now).values())
+            self._forget_series(min(self._oldest(), default=now))
+
+    def _see(self, now: int, moments: Iterable[Moment]) -> None:
+        numbers = {number for moment in moments for number in (*moment.groups, *moment.devices)}
+        self._connection.executemany(
+            "UPDATE series SET seen = max(seen, ?) WHERE id = ?", [(now, number) for number in numbers]
+        )
+
+    def _oldest(self) -> list[int]:
+        """The times of the oldest moments of tiers that have some."""
+        found = [self._connection.execute(f"SELECT min(time) FROM {tier.table}").fetchone()[0] for tier in TIERS]
+        return [time for time in found if time is not None]
+
+    def _forget_series(self, before: int) -> None:
+        gone = self._connection.execute("DELETE FROM series WHERE seen < ? RETURNING id", (before,)).fetchall()
         if gone:
             numbers = {number for (number,) in gone}
             self._series = {key: number for key, number in self._series.items() if number not in numbers}

@@ -17,6 +17,7 @@ from gemlet.daemon import protocol, status
 from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.audit import Audit, named, used_outside
 from gemlet.daemon.history_recorder import Recorder
+from gemlet.daemon.history_room import HistoryRoom
 from gemlet.daemon.history_sampling import Moments
 from gemlet.daemon.history_store import Store
 from gemlet.daemon.native import Snapshot, read_snapshot
@@ -28,12 +29,13 @@ from gemlet.daemon.totals import Totals
 from gemlet.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from gemlet.daemon.audit import Outsider
     from gemlet.daemon.configuration import ConfigurationFile
     from gemlet.daemon.events import EventRing
     from gemlet.daemon.groups import GroupBook
+    from gemlet.daemon.history_store import Key
     from gemlet.daemon.inventory import Inventory
     from gemlet.daemon.known_devices import KnownDevices
     from gemlet.daemon.mps import Mps
@@ -99,6 +101,8 @@ class Observer:
         self.recent_usage = RecentUsage()
         self._totals = Totals()
         self._moments = Moments()
+        self._counted_as = account
+        self._history_room = HistoryRoom(self._whose)
         self.recorder = Recorder(self._open_history)
         self._accounting = Accounting(server, inventory)
         self._account_now = asyncio.Event()
@@ -196,11 +200,20 @@ class Observer:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
             now_s = time.monotonic()
             groups, devices = self._moments.take((await self.summary.get(anew=True)).status, now_s)
+            groups, devices = (self._history_room.kept(found, now_s) for found in (groups, devices))
             now = round(time.time())
             # A daemon that got no processor for a while knows what was used in the seconds that it missed.
             for second in range(max(min(last + 1, now), now - MOST_MISSED), now + 1):
                 self.recorder.add(second, groups, devices)
             last = now
+
+    def _whose(self, key: Key) -> Hashable:
+        """By whom what is recorded is counted: a group by its user, a device that programs have made up by nobody."""
+        device, group = key
+        if not group:
+            return device if any(info.uuid == device for info in self._devices.listed()) else None
+        entry = self._book.entries.get(group)
+        return None if entry is None or entry.owner is None else self._counted_as(entry.owner)
 
     def _open_history(self) -> Store:
         assert self._options.history is not None

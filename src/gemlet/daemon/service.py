@@ -248,6 +248,7 @@ class Service:
         notify.starter(self.options.ready_fd)
         where, pid = self.options.endpoint.directory, os.getpid()
         logger.info("started pid=%d directory=%s devices=%d", pid, where, len(self.devices))
+        self._warn_of_weak_memory()
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
@@ -268,6 +269,14 @@ class Service:
                     task.cancel()
         finally:
             loop.remove_reader(self.server.eventfd())
+
+    def _warn_of_weak_memory(self) -> None:
+        from gemlet._native import can_keep_in_place  # noqa: PLC0415  (the daemon alone has it)
+
+        with contextlib.suppress(RuntimeError):  # for lack of descriptors
+            if not self.options.shared or can_keep_in_place():
+                return
+            logger.warning("a user's program can hold up this daemon: Linux 6.6 and CAP_LINUX_IMMUTABLE prevent that")
 
     async def _keep_on(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         """Runs ``task`` again if it fails, be it a defect or that the system has no thread, file or memory left just

@@ -132,6 +132,14 @@ class Totals:
                 self._groups[key] = name, now
         for key in self._groups.keys() - seen:
             self._leave(key)
+        if gone := self._indices.keys() - {device.uuid for device in snapshot.devices}:
+            self._forget(gone)
+
+    def _forget(self, gone: Set[bytes]) -> None:
+        """Devices that programs made up, of which there may be any number, one after the other."""
+        self._labels = {key: label for key, label in self._labels.items() if key[0] not in gone}
+        for uuid in gone:
+            del self._indices[uuid], self._devices[uuid]
 
     def spread(self, seconds: float, busy: Mapping[bytes, float | None], outside: Set[bytes]) -> None:
         """Divides among labels the part of the last ``seconds`` in which each device was ``busy`` (0..1), by what their

@@ -24,8 +24,11 @@ _TUNABLES = "GLIBC_TUNABLES"
 _SECURE = "enable_secure"  # as in a setuid program, which preloads no path (glibc 2.40)
 # With one of these a container is root on the host, as a privileged one is. MKNOD and DAC_OVERRIDE, which containers
 # have anyway, open no device that the cgroup does not allow; PERFMON alone only reads. SYS_PTRACE is no more than the
-# container's own processes unless it sees those of the host.
-_HOST_CAPABILITIES = {"ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"}
+# container's own processes unless it sees those of the host. LINUX_IMMUTABLE is what keeps memory that is shared with
+# the daemon in place (native/server/shared_memory.cpp).
+_HOST_CAPABILITIES = {
+    "ALL", "BPF", "DAC_READ_SEARCH", "LINUX_IMMUTABLE", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO",
+}  # fmt: skip
 _OTHERS_CAPABILITIES = {"SYS_PTRACE"}
 # Which runtimes, and their plugins, take for devices to inject, where they are configured to see a pod's annotations.
 _CHOOSING_ANNOTATIONS = ("io.kubernetes.cri-o.Devices", "devices.crio.io")

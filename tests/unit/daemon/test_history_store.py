@@ -406,3 +406,12 @@ def test_an_answer_about_everything_has_fewer_points(store, monkeypatch):
     monkeypatch.setattr("gemlet.daemon.history_recorder.MOST_INTERVALS", 24)
     found = answer(store, question(since=now - 60, until=now, group=None))
     assert len(found.series) * len(found.time) <= 36  # intervals are whole seconds
+
+
+def test_more_groups_than_there_is_room_for_cost_moments_and_do_not_end_the_recording(tmp_path):
+    store = Store(tmp_path / "history.db", max_bytes=400_000)
+    for second in range(1, 200):
+        groups = {(GPU, f"{second}-{number}".ljust(255, "x")): values() for number in range(16)}
+        store.add({START + second: (groups, {(GPU, ""): values(columns=DEVICE_COLUMNS)})})
+    assert times(store, 0)[-1] == START + 199
+    store.close()

@@ -216,3 +216,15 @@ def test_a_long_kernel_counts_when_it_ends():
         )
         found.spread(1.0, {GPUS[0]: 1.0}, set())
     assert busy_of(found)["long"] > 4.9
+
+
+@pytest.mark.parametrize("name", ["a", "python-1"])
+def test_nothing_is_left_of_devices_that_programs_make_up_one_after_the_other(name):
+    found = Totals()
+    for number in range(1000):
+        made_up = DeviceUsage(uuid=number.to_bytes(16), index=1, groups=(GroupUsage(name=name, used_ns=number),))
+        real = DeviceUsage(uuid=GPUS[1], index=0, groups=(GroupUsage(name="b", used_ns=number * SECOND),))
+        found.add(Snapshot(now_ns=number, devices=(real, made_up) if number != 1 else (real,)), total, named)
+    assert sorted(label.label for label in found.labels()) == sorted(["b", name if named(name) else UNNAMED])
+    assert found.device(GPUS[1])[0] == 999.0
+    assert found.device(bytes(16)) == (0.0, 0.0)

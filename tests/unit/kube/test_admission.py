@@ -234,6 +234,7 @@ def mounted(path, **volume):
                 ("SYS_MODULE", {}),
                 ("SYS_BOOT", {}),  # kexec_load
                 ("SYS_RAWIO", {}),
+                ("LINUX_IMMUTABLE", {}),
                 ("BPF", {}),
             )
         ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -92,6 +94,11 @@ def test_limits_cannot_be_written_and_no_page_can_be_shrunk(serve: Callable[...,
 
 PAGES = ("page", "limits", "ledger", "device", "residency")
 F_SEAL_FUTURE_WRITE = 0x0010  # not in fcntl before Python 3.13
+FS_IOC_SETFLAGS, FS_IMMUTABLE_FL = 0x40086602, 0x10  # linux/fs.h
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
+MADV_REMOVE, MADV_COLLAPSE = 9, 25  # linux/mman.h
+MAP_FIXED = 0x10  # asm-generic/mman-common.h
+HUGE = 2 << 20
 
 
 def descriptors_of(s: Served, group: str, *, priority: str = "normal") -> dict[str, int]:
@@ -111,6 +118,46 @@ def test_no_page_can_be_sealed_further_or_opened_by_others(serve: Callable[..., 
         for seal in (fcntl.F_SEAL_WRITE, F_SEAL_FUTURE_WRITE, fcntl.F_SEAL_SEAL):
             with pytest.raises(PermissionError):
                 fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seal)
+        os.close(descriptor)
+
+
+def can_keep_memory() -> bool:
+    """Whether the kernel lets this process keep others from taking pages away."""
+    descriptor = os.memfd_create("probe")
+    try:
+        fcntl.ioctl(descriptor, FS_IOC_SETFLAGS, struct.pack("l", FS_IMMUTABLE_FL))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def mapped_for_a_large_page(libc: ctypes.CDLL, descriptor: int, protection: int) -> int:
+    """The address of a mapping that begins where a large page may, of as much as one has."""
+    reserved = libc.mmap(0, 2 * HUGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    address = -(-reserved // HUGE) * HUGE
+    assert libc.mmap(address, HUGE, protection, mmap.MAP_SHARED | MAP_FIXED, descriptor, 0) == address
+    return address
+
+
+@pytest.mark.skipif(not can_keep_memory(), reason="needs Linux 6.6 and CAP_LINUX_IMMUTABLE")
+@pytest.mark.parametrize("priority", ["normal", "latency"])
+def test_nobody_takes_or_moves_pages_that_the_server_looks_at(serve: Callable[..., Served], priority: str) -> None:
+    """The kernel lets all others wait meanwhile, which a program that gets no processor makes last as long as it likes:
+    with the server's thread, everybody's turns stood still for seconds."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_size_t, [ctypes.c_size_t, ctypes.c_size_t, *[ctypes.c_long] * 4]
+    libc.madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    s = serve()
+    s.server.add_device(bytes(16), 0)
+    for name, descriptor in descriptors_of(s, "g", priority=priority).items():
+        writable = name not in ("limits", "device") or (name == "device" and priority == "latency")
+        address = mapped_for_a_large_page(libc, descriptor, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        assert libc.fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, mmap.PAGESIZE) == -1, name
+        assert libc.madvise(address, mmap.PAGESIZE, MADV_REMOVE) == -1, name
+        assert libc.madvise(address, HUGE, MADV_COLLAPSE) == -1, name
         os.close(descriptor)
 
 

@@ -5,8 +5,10 @@ comes after another was killed has only what that one had noted of its members.
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -364,3 +366,44 @@ def test_memory_that_no_daemon_made_is_refused(what: str) -> None:
             server.inherit_ledger(image)
     finally:
         os.close(fd)
+
+
+# It writes what is in a page that somebody would have to bring, and nobody does.
+WRITES_FOR_EVER = """
+import ctypes, fcntl, os, struct, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_size_t, [ctypes.c_size_t, ctypes.c_size_t, *[ctypes.c_long] * 4]
+libc.write.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t]
+faults = libc.syscall(int(sys.argv[2]), os.O_CLOEXEC)
+fcntl.ioctl(faults, 0xC018AA3F, struct.pack("QQQ", 0xAA, 0, 0))  # UFFDIO_API
+page = libc.mmap(0, 4096, 3, 0x22, -1, 0)
+fcntl.ioctl(faults, 0xC020AA00, struct.pack("QQQQ", page, 4096, 1, 0))  # UFFDIO_REGISTER
+libc.write(int(sys.argv[1]), page, 4096)
+"""
+SYS_WRITE, SYS_USERFAULTFD = {"x86_64": (1, 323), "aarch64": (64, 282)}.get(platform.machine(), (0, 0))
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not SYS_USERFAULTFD, reason="only root may leave the kernel without a page")
+def test_a_member_that_writes_to_the_ledger_for_ever_does_not_hold_up_a_successor(
+    elder: Served, follow: Callable[..., Any]
+) -> None:
+    descriptors = RawClient(elder.path).ask(wire.ATTACH, uuid=DEVICE).descriptors
+    ledger = descriptors[2]
+    member = subprocess.Popen(
+        [sys.executable, "-c", WRITES_FOR_EVER, str(ledger), str(SYS_USERFAULTFD)], pass_fds=[ledger]
+    )
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ends_it = threading.Timer(30.0, member.kill)  # else a server that waits for it would for ever
+    try:
+        call = Path(f"/proc/{member.pid}/syscall")
+        wire.eventually(lambda: member.poll() is not None or call.read_text().startswith(f"{SYS_WRITE} {ledger:#x} "))
+        if member.poll() is not None:
+            pytest.skip("the kernel has no userfaultfd(2)")
+        ends_it.start()
+        follow(elder)
+        assert member.poll() is None
+    finally:
+        ends_it.cancel()
+        member.kill()
+        member.wait()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.unit.server import wire
 from tests.unit.server.wire import RawClient
@@ -277,3 +283,40 @@ def test_a_minimum_is_in_force_on_its_device_alone(serve: Callable[..., Served])
     s.server.set_group("g", min=0.75, **terms)
     assert minima() == [0.75, 0.75]
     del clients
+
+
+SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
+FUTEX_WAIT, FUTEX_WAKE = 0, 1  # linux/futex.h
+WOKEN_AT_ONCE = 64  # native/futex.h
+
+
+@pytest.mark.skipif(SYS_FUTEX is None, reason="the number of futex(2) is not known here")
+def test_the_server_does_not_wake_thousands_of_threads_that_wait_for_one_token(serve: Callable[..., Served]) -> None:
+    """Each takes microseconds, in which nobody has a turn: with 10,000, 75 ms for each message of their program."""
+    s = serve()
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
+    futex = ctypes.CDLL(None).syscall
+    token = ctypes.byref(ctypes.c_uint32.from_buffer(a.page.memory))
+    word, woken, many = a.page.get("token", size=4), [], 8 * WOKEN_AT_ONCE
+    threads = [
+        threading.Thread(target=lambda: woken.append(futex(SYS_FUTEX, token, FUTEX_WAIT, word, None, None, 0)))
+        for _ in range(many)
+    ]
+    for thread in threads:
+        thread.start()
+    wait = str(SYS_FUTEX), hex(ctypes.cast(token, ctypes.c_void_p).value or 0)
+    try:
+        wire.eventually(
+            lambda: all(
+                tuple(Path(f"/proc/self/task/{t.native_id}/syscall").read_text().split()[:2]) == wait for t in threads
+            )
+        )
+        a.send(wire.REQUEST)
+        a.await_state(wire.RUN)
+        b.send(wire.REQUEST)  # its answer comes after all that was done for the one before
+        wire.eventually(lambda: a.page.get("deadline_ns") != wire.NEVER)
+    finally:
+        left = futex(SYS_FUTEX, token, FUTEX_WAKE, many, None, None, 0)
+        for thread in threads:
+            thread.join()
+    assert many - left <= 4 * WOKEN_AT_ONCE
