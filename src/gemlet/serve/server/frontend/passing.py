@@ -125,7 +125,7 @@ def unpack(parcel: Parcel, file: File) -> Any:
         done = 0
         while done < nbytes:
             count = os.preadv(file.descriptor, [data[done:]], offset + done)
-            if not count:  # whoever has the file, too, made it shorter
+            if not count:  # the other process made it shorter
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             done += count
         return data
