@@ -592,9 +592,11 @@ static int leave_queued(const char* how) {
 }
 
 static pthread_t workers[4];
+static int at_work;
 
 static void* launch_until_refused(void* unused) {
     MUST(cuCtxSetCurrent(context));
+    __atomic_fetch_add(&at_work, 1, __ATOMIC_RELAXED);
     CUresult r;
     while ((r = launch(1000000, NULL)) == CUDA_SUCCESS) did_one();
     if (r != CUDA_ERROR_DEINITIALIZED) _exit(9);
@@ -610,6 +612,7 @@ static int join_late(double seconds) {
     atexit(join_workers);
     start();
     for (int i = 0; i < 4; ++i) pthread_create(&workers[i], NULL, launch_until_refused, NULL);
+    while (__atomic_load_n(&at_work, __ATOMIC_RELAXED) < 4) usleep(1000);
     usleep((unsigned)(seconds * 1e6));
     exit(0);
 }

@@ -120,7 +120,8 @@ def test_a_process_that_was_stopped_in_its_turn_pays_for_what_others_leave(serve
         used, rounds, since = served.time("a"), other.rounds(), time.monotonic()
         eventually(lambda other=other, rounds=rounds: other.rounds() > rounds + 1000)  # of a millisecond
         paid, done = served.time("a") - used, other.rounds() - rounds
-        assert paid < time.monotonic() - since - 0.7 * done / 1000  # what the other did is not known at once
+        # Of what the other did, up to .4 s are not known at once where the machine is busy.
+        assert paid < time.monotonic() - since - 0.5 * done / 1000
         other.kill()
         other.wait()
         used = served.time("a")
