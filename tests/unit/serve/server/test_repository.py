@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -139,6 +140,34 @@ def test_yaml_that_is_none_names_the_place(model):
     error = wrong(model, "inputs: [\n")
     assert "not YAML" in str(error)
     assert error.line == 2
+
+
+DOUBLED = "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("warm_up:\n- &a0 [1]\n" + DOUBLED, ":15:9: not YAML: more than 50000 values"),
+        ("inputs:\n- &x [" + "1, " * 30_000 + "]\n- *x\n", ":3:3: not YAML: more than 50000 values"),
+        ("parameters: &x {a: *x}", ":1:20: not YAML: an alias within what it stands for"),
+        ("priority: 0x" + "9" * 10_000, ":1:11: not YAML: a number of 10002 digits"),
+        ("priority: 1" + ":59" * 10_000, ":1:11: not YAML: a number of 30001 digits"),
+        ("slo_ms: 1" + ":59" * 10_000 + ".0", ":1:9: not YAML: a number of 30003 digits"),
+        ("priority: !!bool x", ": not YAML: 'x'"),
+        ("priority: !!timestamp x", ": not YAML: "),
+        ("priority: !!int ''", ": not YAML: "),
+    ],
+)
+def test_yaml_that_would_take_time_or_memory_or_is_wrongly_tagged_is_refused(model, text, said):
+    assert str(wrong(model, text)).startswith(f"{model}/config.yaml{said}")
+
+
+def test_yaml_may_have_aliases(model):
+    tensors = "inputs: &same\n- {name: X, datatype: FP32, shape: [1]}\noutputs: *same\n"
+    (model / "config.yaml").write_text(f"platform: noop\n{tensors}")
+    (spec,) = tree.read_model(model)
+    assert spec.inputs == spec.outputs
 
 
 WARM = """\
@@ -375,10 +404,10 @@ def test_a_scan_keeps_the_good_beside_the_bad(model, tmp_path):
 
 
 def test_a_directory_that_goes_while_it_is_read_is_an_error_of_that_model(model, monkeypatch):
-    def gone(_folder, _pattern):
+    def gone(_folder):
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr(type(model), "rglob", gone)
+    monkeypatch.setattr(os, "scandir", gone)
     error = tree.look(model).error
     assert error is not None
     assert "cannot be read: No such file" in str(error)
@@ -423,6 +452,23 @@ def test_the_stamp_follows_a_link_between_the_files_but_not_into_its_folder(mode
     (model / "1" / "data").unlink()
     (model / "1" / "data").symlink_to(tmp_path / "new")
     assert tree.look(model).stamp != before
+
+
+def test_the_stamp_follows_folders_deeper_than_functions_can_be(model):
+    (model / "config.yaml").write_text(GOOD)
+    at = os.open(model / "1", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=at)  # by paths it would be too long a name
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    before = tree.look(model)
+    assert before.specs
+    deep = model / "1" / "/".join("d" * 1200) / "weights"
+    deep.write_text("1")
+    assert tree.look(model).stamp != before.stamp
+    subprocess.run(["rm", "-rf", model / "1"], check=True)  # pytest's own way is not as deep
 
 
 def test_the_stamp_follows_permissions(model):

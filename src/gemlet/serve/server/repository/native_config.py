@@ -27,12 +27,53 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EXAMPLE = "docs/serving/models.md has an example"
+# Of a file with what its aliases stand for: a few lines can stand for more than there is memory, and are converted
+# while all other threads wait.
+MAX_VALUES = 50_000
+MAX_DIGITS = 100  # longer numbers take time by the square of their length, and cannot be printed
+
+
+class _Loader(yaml.SafeLoader):
+    """Of values that take little time and memory."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._values_of: dict[int, int] = {}  # by id of a node: how many values it is
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
+        self._values += 1
+        node = super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            if id(node) not in self._values_of:
+                raise _wrong("an alias within what it stands for", event)
+            self._values += self._values_of[id(node)]
+        else:
+            self._values_of[id(node)] = self._values - before
+        if self._values > MAX_VALUES:
+            raise _wrong(f"more than {MAX_VALUES} values", event)
+        return node
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        if len(node.value) > MAX_DIGITS:
+            raise _wrong(f"a number of {len(node.value)} digits", node)
+        return yaml.SafeLoader.yaml_constructors[node.tag](self, node)
+
+
+for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(_tag, _Loader.construct_number)
+
+
+def _wrong(problem: str, at: Any) -> yaml.MarkedYAMLError:
+    """``at``: an event or a node."""
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
 
 
 def parse(text: str, path: Path) -> Config:
     """What the file says. Raises ConfigError with the line."""
     try:
-        table: Any = yaml.safe_load(text)
+        table: Any = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
@@ -43,7 +84,7 @@ def parse(text: str, path: Path) -> Config:
             column=column,
             hint=EXAMPLE,
         ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # of the reader, of an invalid date
+    except Exception as error:  # noqa: BLE001  of an invalid date, or whatever a wrong tag comes to
         raise ConfigError(f"not YAML: {error}", path=str(path), hint=EXAMPLE) from None
     try:
         return convert({} if table is None else table, Config)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -20,8 +22,6 @@ from gemlet.serve.models.specification import ModelError
 from gemlet.serve.server.repository import completion, config, native_config, triton_config
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -147,8 +147,11 @@ def _versions(folder: Path, said: config.Config) -> tuple[int, ...]:
 
 def _revision(stamp: Stamp, version: int) -> str:
     """Of one version: changes with its own files and with those that no version has for itself."""
-    own = [entry for entry in stamp if (first := entry[0].partition("/")[0]) == str(version) or not first.isdecimal()]
-    return f"{crc32(repr(own).encode()):08x}"
+    own = (entry for entry in stamp if (first := entry[0].partition("/")[0]) == str(version) or not first.isdecimal())
+    found = 0
+    for entry in own:  # all at once would hold up other threads
+        found = crc32(repr(entry).encode(), found)
+    return f"{found:08x}"
 
 
 def _stamp(folder: Path) -> Stamp:
@@ -157,18 +160,33 @@ def _stamp(folder: Path) -> Stamp:
     A version may be a link to a folder elsewhere, whose files are the model's. Other links to folders are told by where
     they lead: what is there may be all of a file system.
     """
-    versions = [path for path in folder.iterdir() if VERSION.fullmatch(path.name) and path.is_symlink()]
-    found = []
-    for path in sorted([*folder.rglob("*"), *(inner for version in versions for inner in version.rglob("*"))]):
-        if "__pycache__" in path.parts:
-            continue
-        name = str(path.relative_to(folder))
+    found: list[tuple[str, int, int, int]] = []
+    inner = [""]
+    for within in inner:  # and what is added meanwhile: folders may be deeper than functions
         try:
-            status = path.stat()
-            if stat.S_ISREG(status.st_mode):
-                found.append((name, status.st_size, status.st_mtime_ns, status.st_mode))
-            elif stat.S_ISDIR(status.st_mode) and path.is_symlink():
-                found.append((f"{name}/ -> {path.readlink()}", 0, 0, 0))
-        except OSError:  # gone in this moment, or a link that leads nowhere
-            continue
-    return tuple(found)
+            entries = os.scandir(folder / within)
+        except OSError:
+            if not within:
+                raise
+            continue  # gone in this moment, not ours to read, or too long a name
+        with entries:
+            for entry in entries:
+                if entry.name != "__pycache__":
+                    _look_at(entry, f"{within}{entry.name}", found, inner)
+    return tuple(sorted(found))
+
+
+def _look_at(entry: os.DirEntry[str], name: str, found: list[tuple[str, int, int, int]], inner: list[str]) -> None:
+    """Adds it to what was ``found``, or to the folders ``inner`` that are yet to be looked into."""
+    try:
+        status = entry.stat()
+        if stat.S_ISREG(status.st_mode):
+            found.append((name, status.st_size, status.st_mtime_ns, status.st_mode))
+        elif stat.S_ISDIR(status.st_mode):
+            link = entry.is_symlink()
+            if link:
+                found.append((f"{name}/ -> {Path(entry.path).readlink()}", 0, 0, 0))
+            if not link or VERSION.fullmatch(name):
+                inner.append(f"{name}/")
+    except OSError:  # gone in this moment, or a link that leads nowhere
+        pass
