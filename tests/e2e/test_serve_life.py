@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -408,3 +409,34 @@ def test_the_example_serves(tmp_path):
             assert "there is no GPU here" in server.log
         assert get(server, "/v2/health/ready")[0] == 200
     assert server.process.returncode == 0
+
+
+@pytest.mark.parametrize("stuck", ["pipe", "full"])
+def test_a_log_that_cannot_be_written_holds_up_nothing(tmp_path, stuck):
+    """Clients cause lines of it."""
+    write_model(tmp_path, "m", "platform: noop\n" + ONE)
+    read, write = os.pipe()
+    where = write if stuck == "pipe" else os.open("/dev/full", os.O_WRONLY)
+    command = [*COMMAND, str(tmp_path), "--http-port", "0", "--grpc-port", "none", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=where, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            assert line, "the server did not start"
+            if stuck == "pipe":
+                os.set_blocking(write, False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        os.write(write, bytes(4096))
+                os.set_blocking(write, True)
+            with contextlib.closing(http.client.HTTPConnection(json.loads(line)["http"], timeout=60)) as connection:
+                for _ in range(3):
+                    connection.request("POST", "/v2/repository/models/m/load", "{}")
+                    answer = connection.getresponse()
+                    answer.read()
+                    assert answer.status == 200
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            for descriptor in {read, write, where}:
+                os.close(descriptor)

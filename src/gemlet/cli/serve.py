@@ -12,6 +12,7 @@ from gemlet.cli import options
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
+    from gemlet.serve.server.log_writer import LogWriter
     from gemlet.serve.server.options import ServerOptions
     from gemlet.serve.server.server import Started
 
@@ -229,12 +230,17 @@ async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:
     import logging
     import os
     import signal
+    import sys
 
     from gemlet.daemon import logs
     from gemlet.serve.server.frontend.logs import LogTail
+    from gemlet.serve.server.log_writer import LogWriter
     from gemlet.serve.server.server import Server
 
-    logs.configure(logging.DEBUG if verbose else logging.INFO)
+    # Where standard error is closed, what is opened next gets its number.
+    there = sys.stderr is not None
+    writer = LogWriter(sys.stderr.fileno() if there else os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+    logs.configure(logging.DEBUG if verbose else logging.INFO, writer)
     tail = LogTail()
     logging.getLogger("gemlet").addHandler(tail)
     stop = asyncio.Event()
@@ -246,10 +252,13 @@ async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end, number)
-    await Server(wanted, tail).run(stop, lambda started: _tell(wanted, started, json=json))
+    try:
+        await Server(wanted, tail).run(stop, lambda started: _tell(wanted, started, writer, json=json))
+    finally:
+        writer.flush()
 
 
-def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
+def _tell(wanted: ServerOptions, started: Started, log: LogWriter, *, json: bool) -> None:
     """The first lines: what it runs on, which models, where."""
     http = _address(wanted.host, started.http_port, wanted.http_socket)
     grpc = _address(wanted.host, started.grpc_port, wanted.grpc_socket)
@@ -262,7 +271,8 @@ def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
     if grpc:
         lines.append(f"gRPC {grpc}")
     for line in lines:
-        click.echo(f"gemlet: {line}", err=True)
+        log.tell(f"gemlet: {line}")
+    log.flush()
     if json:
         import os
 

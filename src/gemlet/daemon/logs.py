@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
-def configure(level: int = logging.INFO) -> None:
-    """Sends every logger of gemlet to stderr. Under systemd the journal adds the time."""
+def configure(level: int = logging.INFO, handler: logging.Handler | None = None) -> None:
+    """Sends every logger of gemlet to stderr, or to ``handler``. Under systemd the journal adds the time."""
     under_journal = "JOURNAL_STREAM" in os.environ
     form = "%(levelname)s %(message)s" if under_journal else "%(asctime)s %(levelname)s %(message)s"
-    handler = logging.StreamHandler(sys.stderr)
+    handler = handler or logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter(form))
     root = logging.getLogger("gemlet")
     root.handlers[:] = [handler]

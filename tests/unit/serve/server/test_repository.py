@@ -454,21 +454,26 @@ def test_the_stamp_follows_a_link_between_the_files_but_not_into_its_folder(mode
     assert tree.look(model).stamp != before
 
 
-def test_the_stamp_follows_folders_deeper_than_functions_can_be(model):
-    (model / "config.yaml").write_text(GOOD)
+@pytest.fixture
+def deep(model):
+    """A folder so deep that a path to it is too long a name."""
     at = os.open(model / "1", os.O_RDONLY)
     for _ in range(3000):
-        os.mkdir("d", dir_fd=at)  # by paths it would be too long a name
+        os.mkdir("d", dir_fd=at)
         inner = os.open("d", os.O_RDONLY, dir_fd=at)
         os.close(at)
         at = inner
     os.close(at)
+    yield model / "1"
+    subprocess.run(["rm", "-rf", model / "1"], check=True)  # pytest's own way is not as deep
+
+
+def test_the_stamp_follows_folders_deeper_than_functions_can_be(model, deep):
+    (model / "config.yaml").write_text(GOOD)
     before = tree.look(model)
     assert before.specs
-    deep = model / "1" / "/".join("d" * 1200) / "weights"
-    deep.write_text("1")
+    (deep / "/".join("d" * 1200) / "weights").write_text("1")
     assert tree.look(model).stamp != before.stamp
-    subprocess.run(["rm", "-rf", model / "1"], check=True)  # pytest's own way is not as deep
 
 
 def test_the_stamp_follows_permissions(model):

@@ -1,0 +1,43 @@
+"""The log by a thread: who logs waits for nobody who reads it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from gemlet.serve.server import log_writer
+from gemlet.serve.server.log_writer import LogWriter
+
+
+def test_a_pipe_that_is_not_read_holds_up_nobody_and_what_is_lost_is_told(monkeypatch):
+    monkeypatch.setattr(log_writer, "MAX_LINES", 10)
+    monkeypatch.setattr(log_writer, "FLUSH_S", 0.01)
+    read, write = os.pipe()
+    writer = LogWriter(write)
+    for number in range(100):
+        writer.handle(logging.makeLogRecord({"msg": f"{number} " + "x" * 10_000}))
+    writer.flush()
+    with os.fdopen(read) as lines:
+        assert lines.readline().startswith("0 x")
+        while writer._lines.unfinished_tasks:
+            lines.readline()
+            if not writer._lines.full():
+                writer.tell("afterwards")
+                break
+        monkeypatch.setattr(log_writer, "FLUSH_S", 60.0)
+        told = ""
+        while "lines of the log were lost" not in told:
+            told = lines.readline()
+        assert lines.readline() == "afterwards\n"
+
+
+def test_a_full_disk_and_text_of_no_encoding_end_nothing():
+    full = os.open("/dev/full", os.O_WRONLY)
+    writer = LogWriter(full)
+    writer.tell("lost")
+    writer.flush()
+    read, write = os.pipe()
+    os.dup2(write, full)
+    writer.tell("\ud800 written")
+    with os.fdopen(read) as lines:
+        assert lines.readline() == "\\ud800 written\n"
