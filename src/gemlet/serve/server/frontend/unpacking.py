@@ -209,4 +209,7 @@ def _prepare() -> None:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             limit = 1024 * int(line.split()[1]) + MEMORY_BYTES
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            if hard != resource.RLIM_INFINITY:  # which can be lowered only
+                limit = min(limit, hard)
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

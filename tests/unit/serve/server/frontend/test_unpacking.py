@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import struct
+import subprocess
 import sys
 from unittest import mock
 
@@ -93,3 +94,18 @@ def test_a_process_that_is_killed_within_a_result_is_replaced():
         processes.close()
 
     asyncio.run(run())
+
+
+LIMITED = """
+import resource
+from gemlet.serve.server.frontend import unpacking
+resource.setrlimit(resource.RLIMIT_DATA, (2**32, 2**32))
+unpacking.MEMORY_BYTES = 2**40
+unpacking._prepare()
+print(resource.getrlimit(resource.RLIMIT_DATA))
+"""
+
+
+def test_a_process_starts_where_the_server_itself_may_have_less_memory():
+    told = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False, timeout=60)
+    assert told.stdout == f"{(2**32, 2**32)}\n", told.stderr
