@@ -108,16 +108,21 @@ class Program:
             if spec.prefill and done % spec.steps == 0:
                 now = yield from self._prefill()
             done += 1
-            if spec.gap <= LONGEST_GAP:
-                yield Launch(spec.kernels, spec.kernel, spec.gap)
-            else:
-                for _ in range(spec.kernels):
-                    now = yield Launch(1, spec.kernel, spec.gap)
-                    now = yield Pause(now + spec.gap, True)
-            now = yield SYNC
-            if spec.host:
-                now = yield Pause(now + spec.host, True)
+            now = yield from self._launch_and_wait()
             self._took(begun, now)
+        return now
+
+    def _launch_and_wait(self) -> Generator[Step, int, int]:
+        spec = self.spec
+        if spec.gap <= LONGEST_GAP:
+            yield Launch(spec.kernels, spec.kernel, spec.gap)
+        else:
+            for _ in range(spec.kernels):
+                now = yield Launch(1, spec.kernel, spec.gap)
+                yield Pause(now + spec.gap, True)
+        now = yield SYNC
+        if spec.host:
+            now = yield Pause(now + spec.host, True)
         return now
 
     def _prefill(self) -> Generator[Step, int, int]:
@@ -141,12 +146,9 @@ class Program:
             arrival += self._gap()
 
     def _answer(self) -> Generator[Step, int, int]:
-        spec = self.spec
         now = yield from self._prefill()
-        for _ in range(spec.steps):
-            yield Launch(spec.kernels, spec.kernel, spec.gap)
-            now = yield SYNC
-            now = yield Pause(now + spec.host, True)
+        for _ in range(self.spec.steps):
+            now = yield from self._launch_and_wait()
         return now
 
     def _on_and_off(self, now: int) -> Generator[Step, int, None]:
