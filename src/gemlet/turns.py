@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     _Queue = dict[str, deque[Callable[[], None]]]  # by peer, the next one first
 
+Item = TypeVar("Item")
 TURN_S = 0.0007  # of each turn of the loop
 SMALL_S = 0.01  # of each turn of the loop, for what is small and waits for no turn: some hundred requests
 LEAST_S = 1e-6  # that a clock tells apart
@@ -97,9 +98,14 @@ class Turns:
 def _in_order(queue: _Queue) -> Iterator[Callable[[], None]]:
     """Takes out what is there now, one of each peer after another."""
     for _ in range(sum(map(len, queue.values()))):
-        peer = next(iter(queue))
-        waiting = queue.pop(peer)
-        go_on = waiting.popleft()
-        if waiting:
-            queue[peer] = waiting  # behind the other peers
-        yield go_on
+        yield take_next(queue)
+
+
+def take_next(queue: dict[str, deque[Item]]) -> Item:
+    """Takes out the first one of the peer whose turn it is, which goes behind the others. ``queue``: not empty."""
+    peer = next(iter(queue))
+    waiting = queue.pop(peer)
+    item = waiting.popleft()
+    if waiting:
+        queue[peer] = waiting
+    return item

@@ -121,9 +121,8 @@ class Controller:
         failure = None
         old = self.decider.in_force
         if cause.reason == "devices":
-            self._wanted = (
-                None  # as many are to be asked for again: one that rests may take the place of one that is lost
-            )
+            # As many are to be asked for again: one that rests may take the place of one that is lost.
+            self._wanted = None
         try:
             proposal = await self._ask(question)
             await self._scale(proposal.devices, grow=True)

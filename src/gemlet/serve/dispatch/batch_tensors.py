@@ -30,10 +30,11 @@ def alike(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
     return list(parts.values())
 
 
-def parts(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
-    """As alike(), and of no more than PART_BYTES, or one request."""
+def parts(spec: ModelSpec, requests: list[Request]) -> tuple[list[list[Request]], list[list[Request]]]:
+    """As alike(), and of no more than PART_BYTES, or one request: those to be sent at once, and those of which each
+    waits for the one before, the last one first."""
     if sum([request.payload.nbytes for request in requests]) <= PART_BYTES:
-        return alike(spec, requests)
+        return alike(spec, requests), []
     found: list[list[Request]] = []
     for group in alike(spec, requests):
         room = 0
@@ -43,7 +44,7 @@ def parts(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
                 found.append([])
                 room = PART_BYTES - request.payload.nbytes
             found[-1].append(request)
-    return found
+    return found[:1], found[:0:-1]
 
 
 def joined(spec: ModelSpec, requests: list[Request]) -> list[Input]:

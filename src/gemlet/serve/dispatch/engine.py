@@ -414,11 +414,8 @@ class Engine:
 
     def _send(self, work: _Work) -> None:
         batch, spec = work.batch, work.served.spec
-        parts = batch_tensors.parts(spec, batch.requests)
-        work.parts = len(parts)
-        if len(parts) > 1 and sum([request.payload.nbytes for request in batch.requests]) > batch_tensors.PART_BYTES:
-            work.later = parts[:0:-1]
-            del parts[1:]
+        parts, work.later = batch_tensors.parts(spec, batch.requests)
+        work.parts = len(parts) + len(work.later)
         for requests in parts:
             self._run(work, spec, requests)
 

@@ -8,6 +8,8 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from gemlet.turns import take_next
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -37,11 +39,7 @@ class FairTurn:
 
     def _pass_on(self) -> None:
         while self._waiting:
-            peer = next(iter(self._waiting))
-            queue = self._waiting.pop(peer)
-            turn = queue.popleft()
-            if queue:
-                self._waiting[peer] = queue  # behind the other peers
+            turn = take_next(self._waiting)
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from gemlet.serve.dispatch.call import Answered, Call, Tensor
     from gemlet.serve.execution.loan import Kept
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.answer_form import Finished, Form, Parameters
+    from gemlet.serve.server.frontend.answer_form import Finished, Form, Parameters, Wanted
     from gemlet.serve.server.frontend.regions import SharedTensor, UserRegions
     from gemlet.serve.server.frontend.service import Service
 
     Rest = Callable[[], Awaitable[None]]
+    _Asked = list[tuple[Tensor, Wanted]]
 
 logger = logging.getLogger(__name__)
 
@@ -101,23 +102,26 @@ class Reply:
             nbytes = 0
             for tensor in outputs:
                 nbytes += len(tensor.data)
-            if nbytes > limits.COPY_BYTES or (not answer_form.as_they_are(self.form) and self._are_slow(outputs)):
-                self.later(self._elsewhere(result.spec, outputs, result.loan.keep()))
+            costly: _Asked = []
+            shared: _Asked = []
+            if not answer_form.as_they_are(self.form):
+                costly = answer_form.costly(self.form, outputs, text=self.text)
+                shared = answer_form.shared(self.form, outputs)
+            if nbytes > limits.COPY_BYTES or ((costly or shared) and self._are_slow(costly, shared)):
+                self.later(self._elsewhere(result.spec, outputs, costly, shared, result.loan.keep()))
             else:
                 self.write(result.spec, outputs, {})
         except Exception as error:  # noqa: BLE001  also an output that is gone since a model was reloaded
             self.refuse(refusal_of(error))
 
-    def _are_slow(self, outputs: list[Tensor]) -> bool:
-        costly = answer_form.costly(self.form, outputs, text=self.text)
-        shared = answer_form.shared(self.form, outputs)
+    def _are_slow(self, costly: _Asked, shared: _Asked) -> bool:
         slow = self.regions.are_slow(how.region for _, how in shared)
         return slow or sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES
 
-    async def _elsewhere(self, spec: ModelSpec, outputs: list[Tensor], kept: Kept) -> None:
+    async def _elsewhere(
+        self, spec: ModelSpec, outputs: list[Tensor], costly: _Asked, shared: _Asked, kept: Kept
+    ) -> None:
         nbytes = sum([len(tensor.data) for tensor in outputs])
-        costly = answer_form.costly(self.form, outputs, text=self.text)
-        shared = answer_form.shared(self.form, outputs)
         try:
             if not (costly or shared):
                 self.check(nbytes)  # what becomes of the others has other sizes

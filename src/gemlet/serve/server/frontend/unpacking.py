@@ -51,9 +51,8 @@ class Unpacking:
         """What ``act``, a function of this module, gives there, when it is the peer's turn. ``nbytes``: what its time
         goes by. Raises Refusal."""
         small = nbytes <= SMALL_BYTES
-        async with self._turns[small].of(
-            peer
-        ):  # a pool would keep what waits in it, also when nobody wants it any more
+        # A pool would keep what waits in it, also when nobody wants it any more.
+        async with self._turns[small].of(peer):
             try:
                 process = self._process(small)
             except GemletError as error:
