@@ -108,7 +108,11 @@ def test_a_process_that_was_stopped_in_its_turn_pays_for_what_others_leave(serve
     for group in "ab":
         served.server.set_group(group, workload="alone")
     stopped = machine.start("a", "work", 120)
-    for _ in range(5):  # it may have just been granted a turn in which it did nothing yet, which costs nothing
+    tries: list[tuple[float, float]] = []  # the part of the other's work that it did not pay for; seconds paid later
+    # It may have just been granted a turn in which it did nothing yet, which costs nothing, or just given one back; and
+    # of what the other did only a part is known where the machine is busy.
+    while not any(left > 0.5 and paid > 0.9 for left, paid in tries):
+        assert len(tries) < 5, tries
         other = machine.start("b", "work", 120)
         eventually(lambda other=other: stopped.rounds() > 5 and other.rounds() > 5)
         while True:
@@ -122,17 +126,15 @@ def test_a_process_that_was_stopped_in_its_turn_pays_for_what_others_leave(serve
         other.kill()
         other.wait()
         eventually(lambda: not served.group("b").get("clients"))  # all that it did is told now
-        paid, done = served.time("a") - used, other.rounds() - rounds
-        # A third of it was taken for the stopped one's where eight threads wanted each processor; .95 is known else.
-        assert paid < time.monotonic() - since - 0.5 * done / 1000
+        unpaid = time.monotonic() - since - (served.time("a") - used)
+        left = unpaid / ((other.rounds() - rounds) / 1000)
         used = served.time("a")
-        eventually(lambda used=used: served.time("a") > used + 1)
+        if served.group("a")["holding"]:
+            eventually(lambda used=used: served.time("a") > used + 1)
         n = stopped.rounds()
         stopped.send_signal(signal.SIGCONT)
         eventually(lambda n=n: stopped.rounds() > n + 1)
-        if served.time("a") - used > 0.9:
-            return
-    raise AssertionError("it did not pay")
+        tries.append((left, served.time("a") - used))
 
 
 def test_a_member_stopped_inside_the_lock_delays_its_group_but_not_for_ever(served: Served, machine: Machine) -> None:
