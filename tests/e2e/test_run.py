@@ -94,8 +94,10 @@ def test_memory_below_one_context_is_said_before_the_program_runs(gemlet):
 
 @pytest.mark.parametrize("group", ["a b", "a b;rm", "it's $HOME", "-x"])
 def test_the_hint_of_a_refused_allocation_can_be_typed(gemlet, group):
-    run = ("run", "-q", "--simulate", "--group", group, "--memory", "1GiB", "--", sys.executable, "-c", ALLOCATE)
-    done = gemlet(*run, str(4 * GIB))
+    run = ("run", "-q", "--simulate", "--group", group, "--memory", "1GiB", "--")
+    stays = gemlet.start(*run, "sh", "-c", "echo started; exec sleep 600")  # and so does the group meanwhile
+    assert stays.stdout.readline() == "started\n"
+    done = gemlet(*run, sys.executable, "-c", ALLOCATE, str(4 * GIB))
     assert f"would pass the 1.0 GiB limit of group '{group}' on GPU 0" in done.stderr
     hint = done.stderr.partition("raise it with `gemlet ")[2].partition("`")[0]
     words = ["set", "--memory", "5GiB", "--simulate"]
