@@ -102,6 +102,7 @@ def test_the_hint_of_a_refused_allocation_can_be_typed(gemlet, group):
     hint = done.stderr.partition("raise it with `gemlet ")[2].partition("`")[0]
     words = ["set", "--memory", "5GiB", "--simulate"]
     assert sorted(set(shlex.split(hint)) - {"--"}) == sorted([*words, group]), hint
+    assert "`, or run the program again with `--memory 5GiB`" in done.stderr
     assert gemlet(*shlex.split(hint)).returncode == 0
     explained = json.loads(gemlet("explain", "--simulate", "-o", "json", "--", group).stdout)["hint"]
     assert shlex.split(explained)[:2] == ["gemlet", "run"]

@@ -17,18 +17,19 @@ namespace gemlet::hook {
 struct LimitHint {
     LimitHint(const char* option, uint64_t bytes) {
         constexpr uint64_t gib = 1ull << 30;
+        const auto more = static_cast<unsigned long long>((bytes + gib - 1) / gib);
         const char* group = joined_group();
-        if (std::strcmp(group, destination().group) != 0)
+        if (std::strcmp(group, destination().group) != 0) {
             std::snprintf(text, sizeof text, "ask for more where this share was made (in Kubernetes: in the pod)");
-        else if (group[0] == '-')  // which would be taken for an option
-            std::snprintf(text, sizeof text, "raise it with `gemlet set %s %lluGiB%s -- %s`", option,
-                          static_cast<unsigned long long>((bytes + gib - 1) / gib), simulate_option(),
-                          Quoted(group).text);
-        else
-            std::snprintf(text, sizeof text, "raise it with `gemlet set %s %s %lluGiB%s`", Quoted(group).text, option,
-                          static_cast<unsigned long long>((bytes + gib - 1) / gib), simulate_option());
+            return;
+        }
+        const char* dashes = group[0] == '-' ? "-- " : "";  // it would be taken for an option
+        // Most programs end at this, and a group of gemlet run goes soon after its last one.
+        std::snprintf(text, sizeof text,
+                      "raise it with `gemlet set %s %lluGiB%s %s%s`, or run the program again with `%s %lluGiB`",
+                      option, more, simulate_option(), dashes, Quoted(group).text, option, more);
     }
-    char text[sizeof(Quoted::text) + 96];
+    char text[sizeof(Quoted::text) + 160];
 };
 
 }  // namespace gemlet::hook
