@@ -54,12 +54,17 @@ _OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
 _CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
 # Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
-# or units as root; what such programs are configured by, CDI and the preload file among it; their state. What is in
-# /ostree and /sysroot is all of it once more, where the system is an image (OpenShift's CoreOS, Fedora's).
-_HOST_TREES = _trees(
-    "/boot", "/dev", "/efi", "/etc", "/ostree", "/proc", "/root", "/run", "/sys", "/sysroot", "/var/lib", "/var/log",
+# or units as root; what such programs are configured by, CDI and the preload file among it; their state.
+_SYSTEM_TREES = (
+    "/boot", "/dev", "/efi", "/etc", "/oem", "/proc", "/root", "/run", "/sys", "/system", "/var/lib", "/var/log",
     "/var/roothome", "/var/snap", "/var/spool", "/var/vcap",
 )  # fmt: skip
+# All of it once more, where the system is an image and these are parts of another file system: of CoreOS (the first
+# two), Container-Optimized OS, Bottlerocket, openSUSE, Ubuntu Core, Kairos.
+_SYSTEM_AGAIN = (
+    "/ostree", "/sysroot", "/mnt/stateful_partition", "/local", "/.snapshots", "/writable", "/usr/local/.state",
+)  # fmt: skip
+_HOST_TREES = _trees(*_SYSTEM_TREES, *_SYSTEM_AGAIN)
 # What the host runs as root.
 _PROGRAM_TREES = _trees(
     "/bin", "/home/kubernetes", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt/bin", "/opt/cni",

@@ -316,6 +316,28 @@ def test_what_would_escape_the_hook_is_refused(container, spec, text, way):
 SLOT = {"resources": {"limits": {"gemlet.dev/share": "1"}}}
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/mnt/stateful_partition/var/lib/gemlet/shares",  # Container-Optimized OS, of which /var is a part
+        "/mnt",
+        "/local/var/lib/kubelet",  # Bottlerocket
+        "/system/run",  # Talos
+        "/.snapshots/1/snapshot/etc",  # openSUSE
+        "/writable/system-data/var",  # Ubuntu Core
+        "/usr/local/.state/var-lib-kubelet.bind",  # Kairos, Elemental
+        "/usr/local",
+        "/oem",  # the same, and Flatcar: what runs at the next boot
+    ],
+)
+def test_trees_that_a_system_has_under_a_second_path_are_refused_there_too(path):
+    """Also read-only: a socket in such a mount can be connected to."""
+    container, spec = mounted("/d", hostPath={"path": path})
+    container["volumeMounts"][0]["readOnly"] = True
+    with pytest.raises(BadRequest, match="host's "):
+        patch(pod(SHARE, container, **spec), SLOTS)
+
+
 def test_directories_of_gemlets_are_kept_wherever_they_are():
     """Where the chart's values name others."""
     for path in ("/srv/gemlet", "/srv//gemlet/shares", "/srv", "/mnt/a/b/c/d/e/f/g/h/i/kubelet/pods"):
@@ -356,7 +378,7 @@ def test_ordinary_variables_are_welcome():
 
 
 def test_ordinary_mounts_and_capabilities_are_welcome():
-    for path in ("/srv/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
+    for path in ("/srv/data", "/mnt/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
         container, spec = mounted("/data", hostPath={"path": path})
         container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
         patch(pod(SHARE, container, **spec), SLOTS)
