@@ -238,6 +238,16 @@ def test_a_webhook_that_is_down_stops_only_pods_that_ask(chart):
     assert excluded == ["kube-system", "gemlet-system"]
 
 
+def test_no_pod_is_translated_about_whose_share_the_webhook_is_not_asked_then(chart):
+    """It would lose what it asked for, and start without any share."""
+    objects = render(chart, {"admission": {"podSelector": {"gpu": "shared"}}})
+    translating, hook = by_kind(objects, "MutatingWebhookConfiguration")["webhooks"]
+    assert hook["objectSelector"]["matchLabels"] == {"gpu": "shared"}
+    assert translating["objectSelector"] == hook["objectSelector"]
+    left_out = translating["namespaceSelector"]["matchExpressions"]
+    assert all(each in left_out for each in hook["namespaceSelector"]["matchExpressions"])
+
+
 @pytest.mark.parametrize(("values", "_"), MODES)
 def test_the_webhook_is_not_asked_about_the_charts_own_pods(chart, values, _):
     """By a label of theirs: Kubernetes 1.20 gives namespaces none with their name."""
