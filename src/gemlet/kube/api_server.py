@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 10.0
 WATCH_SECONDS = 300
+AT_ONCE = 8  # requests: an answer may have megabytes, and as many pods are asked for as the kubelet starts at a time
 AGAIN_SECONDS = 2.0  # from the beginning of a watch to that of the next, at least
 # Of a list. Who may make pods decides how many there are and what is in them, up to 1.5 MB each: a page is as many as
 # PAGE_OBJECTS that have no more than PAGE_BYTES, of which objects in Python are up to 20 times.
@@ -97,6 +98,7 @@ class ApiServer:
         self._context = access.context
         self._trusted = ""  # what the file of the authority had when the context was made of it
         self._free: list[HttpConnection] = []
+        self._room = asyncio.Semaphore(AT_ONCE)
 
     async def get(self, path: str, **query: str) -> Any:
         return await self._ask("GET", path, query=query)
@@ -170,7 +172,7 @@ class ApiServer:
     ) -> tuple[Any, int]:
         content = None if body is None else json.dumps(body).encode()
         try:
-            async with asyncio.timeout(SECONDS):
+            async with self._room, asyncio.timeout(SECONDS):
                 status, text = await self._exchange(method, _target(path, query or {}), content, most)
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")

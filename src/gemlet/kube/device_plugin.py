@@ -138,14 +138,9 @@ class Allocations:
 
         ``grant`` says what the container is worth by what it has. Raises GemletError, and then it must not start.
         """
-        assignments = await self._kubelet.assignments()
-        pod = assignments.holder(resource, ids)
-        if pod is None:
-            raise GemletError(
-                f"the kubelet knows no container that has {', '.join(ids)} of {resource}",
-                hint="wait for the kubelet's next try, or delete the pod",
-            )
-        granted = grant(assignments, pod)
+        # Of a large node's assignments, and of a pod of megabytes, nothing stays while a daemon or a disk is waited
+        # for: the kubelet starts any number of containers at once.
+        pod, granted = _holder(await self._kubelet.assignments(), resource, ids, grant)
         share = self.of(resource, ids)
         if share is None:
             if resource == names.MEMORY_RESOURCE:
@@ -154,19 +149,7 @@ class Allocations:
                 f"no share is open for {', '.join(ids)} of {resource}",
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
-        seen = await self._pods(pod)
-        if pod.uid and not kubelet_checkpoint.is_of(pod.uid, seen["metadata"]):
-            # Else what is started now would be held to what its successor says, as after `kubectl delete --force`.
-            raise GemletError(
-                f"the pod {pod.namespace}/{pod.name} is another now than the one that has {', '.join(ids)}",
-                hint="wait for the kubelet to end the one before",
-            )
-        host = self.book.host
-        check_counted(seen, pod.container, host.kept, host_pid=host.host_pid)
-        amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
-        group = group_name(pod.namespace, pod.name, pod.container)
-        user = msgspec.structs.replace(pod, uid=seen["metadata"].get("uid", ""))
-        changed = msgspec.structs.replace(share, group=group, pod=user, granted=granted, amounts=amounts)
+        changed = self._of_pod(share, pod, granted, await self._pods(pod))
         try:
             await self.book.change(changed)
         except KeyError:
@@ -174,6 +157,23 @@ class Allocations:
                 f"the share of {', '.join(ids)} of {resource} was closed meanwhile",
                 hint="wait for the kubelet's next try",
             ) from None
+
+    def _of_pod(self, share: Share, pod: Pod, granted: Amounts, seen: dict[str, Any]) -> Share:
+        """``share`` as ``pod`` is to have it, ``seen`` being what the apiserver has of it. Raises GemletError."""
+        meta = seen["metadata"]
+        if pod.uid and not kubelet_checkpoint.is_of(pod.uid, meta):
+            # Else what is started now would be held to what its successor says, as after `kubectl delete --force`.
+            had = ", ".join(device for devices in share.devices.values() for device in devices)
+            raise GemletError(
+                f"the pod {pod.namespace}/{pod.name} is another now than the one that has {had}",
+                hint="wait for the kubelet to end the one before",
+            )
+        host = self.book.host
+        check_counted(seen, pod.container, host.kept, host_pid=host.host_pid)
+        amounts = in_force(granted, for_container(meta.get("annotations") or {}, pod.container))
+        group = group_name(pod.namespace, pod.name, pod.container)
+        user = msgspec.structs.replace(pod, uid=meta.get("uid", ""))
+        return msgspec.structs.replace(share, group=group, pod=user, granted=granted, amounts=amounts)
 
     def of(self, resource: str, ids: Sequence[str]) -> Share | None:
         """The open share that has these ids."""
@@ -200,6 +200,19 @@ class Allocations:
             if gpu.uuid == uuid:
                 return gpu
         raise GemletError(f"this node has no GPU {uuid}", hint="check `nvidia-smi -L`: the GPU may have been taken out")
+
+
+def _holder(
+    assignments: Assignments, resource: str, ids: Sequence[str], grant: Callable[[Assignments, Pod], Amounts]
+) -> tuple[Pod, Amounts]:
+    """Who has ``ids``, and what ``grant`` says. Raises GemletError."""
+    pod = assignments.holder(resource, ids)
+    if pod is None:
+        raise GemletError(
+            f"the kubelet knows no container that has {', '.join(ids)} of {resource}",
+            hint="wait for the kubelet's next try, or delete the pod",
+        )
+    return pod, grant(assignments, pod)
 
 
 class SlotResource:

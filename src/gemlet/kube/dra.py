@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gemlet.kube.book import ShareBook
     from gemlet.kube.device_plugin import Gpus
-    from gemlet.kube.share import Share
+    from gemlet.kube.share import Pod, Share
 
 logger = logging.getLogger(__name__)
 
@@ -140,21 +140,26 @@ class DraDriver:
             other.claim[1] for other in self._book.shares.values() if other.claim and other.claim[0] == claim.namespace
         }
         for user in claims.pods_of(seen):
-            pod = await self._api.get(pod_path(user))
-            if not user.is_of(pod["metadata"]):
-                raise GemletError(
-                    f"the pod {user.namespace}/{user.name} is another now than the one that the claim is reserved for",
-                    hint="wait for the kubelet to end the one before",
-                )
-            host = self._book.host
-            claims.check_pod(pod, ours | {claim.name}, host.kept, host_pid=host.host_pid)
+            # Of a pod of megabytes nothing stays while the next, a daemon or a disk is waited for.
+            container = self._checked(await self._api.get(pod_path(user)), user, ours, claim.name)
             if user.name == share.pod.name:  # which its annotations and metrics are by
-                named = msgspec.structs.replace(share.pod, container=claims.container_of(pod, claim.name))
+                named = msgspec.structs.replace(share.pod, container=container)
                 share = msgspec.structs.replace(share, pod=named)
         opened = await self._book.open(share)
         if self._look_again is not None:  # before the kubelet hears of it, which then starts whatever uses the claim
             await self._look_again(claim.namespace)
         return opened
+
+    def _checked(self, seen: dict[str, Any], user: Pod, ours: set[str], claim: str) -> str:
+        """The container that uses ``claim`` of the pod that the apiserver has as ``user``. Raises GemletError."""
+        if not user.is_of(seen["metadata"]):
+            raise GemletError(
+                f"the pod {user.namespace}/{user.name} is another now than the one that the claim is reserved for",
+                hint="wait for the kubelet to end the one before",
+            )
+        host = self._book.host
+        claims.check_pod(seen, ours | {claim}, host.kept, host_pid=host.host_pid)
+        return claims.container_of(seen, claim)
 
     def _response(self, share: Share) -> messages.NodePrepareResourceResponse:
         answer = messages.NodePrepareResourceResponse()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Step = Callable[[dict[str, Any]], Awaitable[None]]
+_KEPT = ("namespace", "name", "uid", "annotations")  # of a pod's metadata, until it is its turn
 
 RETRY_SECONDS = 2.0
 EVENTS_PER_MINUTE = 30  # pods of a namespace: while one is told, no other is looked at
@@ -76,17 +77,19 @@ class PodFollower:
     async def look_again(self, namespace: str) -> None:
         """Checks the pods that are here already, now that a claim of their namespace is a share. Raises ApiError."""
         for uid, pod in list(self._suspects.items()):
-            if pod.namespace != namespace:
-                continue
-            try:
-                seen = await self._api.get(pod_path(pod))
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-                self._suspects.pop(uid, None)
-            else:
-                if uid in self._suspects and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
-                    await self._check(seen)
+            if pod.namespace == namespace:
+                await self._look_at(uid, pod)  # apart: of one, which may be of megabytes, nothing stays for the next
+
+    async def _look_at(self, uid: str, pod: Pod) -> None:
+        try:
+            seen = await self._api.get(pod_path(pod))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._suspects.pop(uid, None)
+        else:
+            if uid in self._suspects and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
+                await self._check(seen)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -126,10 +129,13 @@ class PodFollower:
     def _later(self, step: _Step, seen: dict[str, Any]) -> None:
         """Has `_act` do what takes its time, since a daemon and a disk have to answer, with the pod as last seen.
 
-        One whose annotations change without end must not keep the others from being looked at.
+        One whose annotations change without end must not keep the others from being looked at. All else of a pod may
+        take megabytes, and all pods of a node may wait here.
         """
         if self._shares_of(seen):
-            self._to_do[seen["metadata"]["uid"]] = (step, seen)
+            meta = seen["metadata"]
+            kept = {"metadata": {name: meta[name] for name in _KEPT if name in meta}}
+            self._to_do[meta["uid"]] = (step, kept)
             self._woken.set()
         else:
             self._to_do.pop(seen["metadata"]["uid"], None)
@@ -177,15 +183,18 @@ class PodFollower:
             self._release(share_id, meta["uid"])
         if trouble is not None and not before:
             until = str(failed[0]) if failed else "until then no container starts in its share"
-            text = f"{error_message(trouble)}; {until}"
+            text = f"{trouble}; {until}"
             await self._tell(meta, text, reason="ShareWithheld")
 
-    def _trouble(self, seen: dict[str, Any], ours: set[str]) -> BadRequest | None:
-        """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can."""
+    def _trouble(self, seen: dict[str, Any], ours: set[str]) -> str | None:
+        """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can.
+
+        In words: the error keeps the pod, until Python looks for cycles.
+        """
         try:
             claims.check_pod(seen, ours, self._book.host.kept, host_pid=self._book.host.host_pid)
         except BadRequest as error:
-            return error
+            return error_message(error)
         return None
 
     def _withhold(self, share_id: str, meta: dict[str, Any]) -> NotWithheld | None:
