@@ -54,7 +54,7 @@ def translate(pod: Mapping[str, Any], defaults: Defaults) -> list[dict[str, Any]
     containers = list(spec.get("containers") or [])
     if len(containers) > MOST_CONTAINERS:
         raise BadRequest("spec.containers", f"{len(containers)} are too many", hint="make several pods of it")
-    own = named(annotations)
+    own = named(annotations) | _meant(annotations, containers)
     added: dict[str, str] = {}
     operations: list[dict[str, Any]] = []
     kai = _kai_container(annotations, containers)
@@ -78,6 +78,14 @@ def translate(pod: Mapping[str, Any], defaults: Defaults) -> list[dict[str, Any]
     if spec.get("schedulerName") in SCHEDULERS:
         operations.append({"op": "replace", "path": "/spec/schedulerName", "value": "default-scheduler"})
     return operations
+
+
+def _meant(annotations: Mapping[str, str], containers: list[Mapping[str, Any]]) -> set[str]:
+    """The containers for which the pod's annotations of gemlet's own name an amount."""
+    if annotations.keys().isdisjoint((names.ANNOTATION_MEMORY, names.ANNOTATION_COMPUTE)):
+        return set()
+    only = annotations.get(names.ANNOTATION_CONTAINER)
+    return {container["name"] for container in containers} if only is None else {only}
 
 
 def _from_resources(number: int, limits: Mapping[str, str], defaults: Defaults) -> dict[str, str] | None:

@@ -40,6 +40,21 @@ def test_a_pod_of_hami_asks_for_the_same_amounts():
     assert translate(made, DEFAULTS) == [], "once"
 
 
+def test_amounts_of_gemlets_own_for_the_whole_pod_count_for_the_containers_that_they_are_meant_for():
+    """They were replaced by those of a plain GPU: all of it."""
+    own = {"gemlet.dev/memory": "8Gi", "gemlet.dev/compute": "25"}
+    for notes in (own, own | {"gemlet.dev/container": "c0"}):
+        seen = pod(notes, hami(gpu="1"))
+        assert translate(seen, DEFAULTS) == []
+        with pytest.raises(BadRequest, match="asks for both a share and a GPU"):
+            patch(seen, DRA)
+    made = translated(pod(own | {"gemlet.dev/container": "c0"}, {}, hami(gpu="1")))
+    assert {number: ask.amounts.compute for number, ask in asks(made).items()} == {0: 25, 1: 100}
+    (ask,) = asks(translated(pod({"gemlet.dev/priority": "latency"}, hami(gpu="1")))).values()
+    assert ask.amounts.compute == 100
+    assert ask.amounts.priority is Priority.LATENCY, "which is no amount"
+
+
 @pytest.mark.parametrize(
     ("container", "expected"),
     [
