@@ -44,9 +44,12 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_percent(text: str) -> int:
-    """A whole number of percent. Raises InvalidValue for a fraction; the bounds are the caller's."""
-    value = parse_quantity(text)
-    if value.denominator != 1:
+    """A whole number of percent. Raises InvalidValue for anything else; the bounds are the caller's."""
+    try:
+        value = parse_quantity(text)
+    except InvalidValue:
+        value = None
+    if value is None or value.denominator != 1:
         raise InvalidValue(
             f"{text!r} is not a whole number of percent", hint="write a number from 1 to 100, such as 25"
         )

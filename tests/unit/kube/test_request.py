@@ -36,8 +36,10 @@ def test_written_bytes_are_read_back(size):
 
 def test_percent_is_whole():
     assert parse_percent("25") == 25
-    with pytest.raises(InvalidValue, match="not a whole number"):
-        parse_percent("500m")
+    for text in ("500m", "25%", "", "a quarter", "25 "):
+        with pytest.raises(InvalidValue, match="not a whole number of percent") as caught:
+            parse_percent(text)
+        assert caught.value.hint == "write a number from 1 to 100, such as 25", "no size"
 
 
 def ask(**annotations):
