@@ -288,6 +288,10 @@ def _check_resources(number: int, container: Mapping[str, Any]) -> None:
                 f"{limits[name]} is not a valid share: expected 1 or more",
                 hint="ask for 1 or more, or leave it out",
             )
+        if count.denominator != 1:  # where units become a claim, the apiserver does not see them
+            raise BadRequest(
+                f"{where}[{name}]", f"{limits[name]} is not a whole number", hint="ask for 1 or more, in whole numbers"
+            )
         if name == names.SLOT_RESOURCE and count != 1:
             raise BadRequest(
                 f"{where}[{name}]", f"a container takes exactly one slot, not {limits[name]}", hint="ask for 1"

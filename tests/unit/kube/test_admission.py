@@ -429,6 +429,8 @@ def resources(**given):
         (resources(share="2"), "exactly one slot, not 2"),
         (resources(share="0"), "0 is not a valid share"),
         (resources(compute_units="0", memory_units="1"), "0 is not a valid share"),
+        (resources(compute_units="1.5", memory_units="1"), "1.5 is not a whole number"),
+        (resources(compute_units="1", memory_units=2.5), "2.5 is not a whole number"),
         (resources(compute_units="101", memory_units="1"), "more than one GPU"),
         (resources(compute_units="10"), r"memory-units\]: is missing"),
         (resources(memory_units="10"), r"compute-units\]: is missing"),
