@@ -126,7 +126,7 @@ class ApiServer:
 
     async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Any]]:
         """Events after ``resourceVersion`` in ``query``, as (type, object), without an end: a new list of what there is
-        would be one of the whole cluster for the apiserver, from each node."""
+        would be one of the whole cluster for the apiserver, from each node. No object is kept."""
         while True:
             again = asyncio.get_running_loop().time() + AGAIN_SECONDS
             async with aclosing(self.watch_once(path, **query)) as events:
@@ -134,6 +134,7 @@ class ApiServer:
                     version = (found.get("metadata") or {}).get("resourceVersion")
                     query |= {"resourceVersion": version} if version else {}
                     yield kind, found
+                    del found
             # It may have ended at once, and the next one may, too.
             await asyncio.sleep(max(0.0, again - asyncio.get_running_loop().time()))
 
@@ -154,6 +155,7 @@ class ApiServer:
                 if kind == "ERROR":
                     raise ApiError(f"watch {path}: {found.get('message')}", status=410)
                 yield kind, found
+                del line, found  # it may be of megabytes, and the next may come after hours, or bring as many
         except (HttpError, OSError, ValueError, RecursionError) as error:  # a TimeoutError is an OSError
             raise ApiError(f"watch {path}: {str(error) or type(error).__name__}") from None
         finally:

@@ -109,6 +109,7 @@ class PodFollower:
         async for pod in pods:
             there.add(pod["metadata"]["uid"])
             await self._look(pod)
+            del pod  # it may be of megabytes, as the next
         for uid in (self._book.pods_denied() | self._suspects.keys()) - there:
             self._forget(uid)
         try:
@@ -121,6 +122,7 @@ class PodFollower:
             elif kind == "DELETED":
                 self._forget(pod["metadata"]["uid"])
                 self._later(self._end, pod)
+            del pod
 
     async def _look(self, seen: dict[str, Any]) -> None:
         await self._try(self._check, seen)

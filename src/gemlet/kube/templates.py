@@ -35,6 +35,7 @@ AHEAD_SECONDS = 1.0  # for which an admission waits
 AHEAD_PER_MINUTE = 30  # a review may come from any pod, and be of none: what it asks for stays for OLD_SECONDS
 MOST_MISSED = 8  # of the templates that one pod names and nobody makes; a pod may name any number, and gets one event
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
+OURS = f"{names.LABEL_MANAGED}=gemlet"
 
 
 def templates_path(namespace: str) -> str:
@@ -127,19 +128,18 @@ class TemplateMaker:
             if name in named_templates(pod) and await self.try_to_make(pod):
                 logger.info("template=%s/%s made again", namespace, name)
                 return
+            del pod
 
     async def sweep(self, now: datetime) -> list[str]:
         """Removes old templates of ours that no pod names; returns their names. Raises ApiError."""
-        old = [
-            place_of(template)
-            async for template in self._api.listed(TEMPLATES, labelSelector=f"{names.LABEL_MANAGED}=gemlet")
-            if is_old(template, now)
-        ]
-        used = {
-            (pod["metadata"]["namespace"], name)
-            async for pod in self._api.listed("/api/v1/pods")
-            for name in named_templates(pod)
-        }
+        old = []
+        async for template in self._api.listed(TEMPLATES, labelSelector=OURS):
+            old += [place_of(template)] if is_old(template, now) else []
+            del template
+        used: set[tuple[str, str]] = set()
+        async for pod in self._api.listed("/api/v1/pods"):
+            used |= {(pod["metadata"]["namespace"], name) for name in named_templates(pod)}
+            del pod
         gone = [place for place in old if place not in used]
         for namespace, name in gone:
             # `deleted` hears of it, for a new pod's sake.
@@ -179,28 +179,33 @@ class TemplateMaker:
                 async for pod in pods:
                     there.add(pod["metadata"]["uid"])
                     await self.try_to_make(pod)
+                    del pod  # it may be of megabytes, as the next
                 self._told &= there
                 async for kind, pod in self._api.watch("/api/v1/pods", resourceVersion=pods.version):
                     if kind == "ADDED":
                         await self.try_to_make(pod)
                     elif kind == "DELETED":
                         self._told.discard(pod["metadata"]["uid"])
+                    del pod
             except ApiError as error:
                 logger.warning("templates: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _heed(self) -> None:
-        ours = f"{names.LABEL_MANAGED}=gemlet"
         while True:
             try:
-                present = self._api.listed(TEMPLATES, labelSelector=ours)
                 # What nobody has seen being deleted: a namespace can go and come back under the same name.
-                before = set(self._made)
-                self._made -= before - {place_of(template) async for template in present}
-                watch = self._api.watch(TEMPLATES, labelSelector=ours, resourceVersion=present.version)
+                lost = set(self._made)
+                present = self._api.listed(TEMPLATES, labelSelector=OURS)
+                async for template in present:
+                    lost.discard(place_of(template))
+                    del template
+                self._made -= lost
+                watch = self._api.watch(TEMPLATES, labelSelector=OURS, resourceVersion=present.version)
                 async for kind, template in watch:
                     if kind == "DELETED":
                         await self.deleted(template)
+                    del template
             except ApiError as error:
                 logger.warning("templates: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)

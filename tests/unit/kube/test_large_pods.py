@@ -6,7 +6,9 @@ The kubelet starts any number of containers at once, and the agent has 256 MiB; 
 from __future__ import annotations
 
 import asyncio
+import json
 import weakref
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -18,6 +20,7 @@ from gemlet.kube.dra import DraDriver, claim_path
 from gemlet.kube.pods import PodFollower, pod_path
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.share import Pod
+from gemlet.kube.templates import TemplateMaker
 from tests.unit.kube import fakes
 from tests.unit.kube.test_api_server import with_server
 from tests.unit.kube.test_dra import allocated
@@ -129,6 +132,83 @@ def test_while_annotations_of_all_pods_wait_for_the_daemon(node, api, run):
 
     run(scenario())
     assert [share.amounts.limit for share in node.book.shares.values()] == [80] * 3
+
+
+class Listed(fakes.FollowedApi):
+    """Has three pods in every list, and three as events; ``there``: of these, how many there were at each next one."""
+
+    def __init__(self):
+        super().__init__()
+        self.there = []
+        self.version = "1"
+        self._given = []
+
+    def listed(self, path, **query):
+        self.version = "1"
+        return self
+
+    def __aiter__(self):
+        return self._pods()
+
+    async def _pods(self):
+        for number in range(4):
+            self.there.append(sum(given() is not None for given in self._given))
+            if number < 3:
+                yield self._one(number)
+
+    async def watch(self, path, **query):
+        async for seen in self._pods():
+            yield "ADDED", seen
+            del seen
+        raise TimeoutError  # as it would go on for ever
+
+    async def delete(self, path):
+        pass
+
+    def _one(self, number):
+        seen = Seen(pod(f"p{number}"))
+        seen["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"  # which makes it a template, too
+        self._given.append(weakref.ref(seen))
+        return seen
+
+
+def test_while_the_next_of_a_list_or_of_a_watch_is_waited_for(node, run):
+    api = Listed()
+    maker = TemplateMaker(api)
+    for follow, count in ((PodFollower(api, node.book, "n1")._follow, 8), (maker._follow, 8), (maker._heed, 8)):
+        with pytest.raises(TimeoutError):
+            run(follow())
+        assert api.there == [0] * count, follow
+        api.there.clear()
+    run(maker.sweep(datetime.now(UTC)))
+    maker._made.add(("default", "p0"))
+    run(maker.deleted(pod("p0")))
+    assert api.there == [0] * 12, "templates, pods, and pods of a namespace"
+
+
+def test_of_what_is_watched_nothing_stays_where_it_is_read(monkeypatch):
+    given, there = [], []
+
+    async def lines(connection):
+        for number in range(3):
+            there.append(sum(each() is not None for each in given))
+            yield json.dumps({"type": "ADDED", "object": {"n": number}}).encode()
+
+    def event(line):
+        given.append(weakref.ref(seen := Seen(line["object"])))
+        return line["type"], seen
+
+    monkeypatch.setattr(api_server, "_lines", lines)
+    monkeypatch.setattr(api_server, "_event", event)
+
+    async def scenario(api):
+        events = api.watch("/pods", resourceVersion="1")
+        for number in range(3):
+            assert (await anext(events))[1] == {"n": number}
+        await events.aclose()
+
+    with_server(scenario)
+    assert there == [0, 0, 0]
 
 
 def test_only_some_answers_come_at_a_time(monkeypatch):
