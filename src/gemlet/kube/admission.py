@@ -234,7 +234,9 @@ def _check_size(pod: Mapping[str, Any]) -> None:
     mounts = sum(len(container.get(kind) or []) for container in each for kind in ("volumeMounts", "volumeDevices"))
     if mounts > MOST_MOUNTS:
         raise BadRequest(
-            "spec.containers", f"{mounts} mounts are too many to be checked", hint="mount one directory for many"
+            "spec.containers",
+            f"{mounts} mounts are too many to be checked",
+            hint="mount one directory in place of many",
         )
 
 

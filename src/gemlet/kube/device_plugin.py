@@ -351,9 +351,12 @@ class DevicePlugin:
     async def ListAndWatch(self, request: Any) -> AsyncIterator[messages.ListAndWatchResponse]:  # noqa: N802
         while True:
             change = asyncio.ensure_future(self._gpus.change())
-            await asyncio.sleep(0)  # so that it waits before the list is made
-            yield self._list()
-            await change
+            try:
+                await asyncio.sleep(0)  # so that it waits before the list is made
+                yield self._list()
+                await change
+            finally:
+                change.cancel()  # the kubelet may have gone while it took the list
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: messages.PreferredAllocationRequest

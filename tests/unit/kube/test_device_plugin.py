@@ -12,6 +12,7 @@ import pytest
 from gemlet.errors import DeviceError, GemletError
 from gemlet.kube import rpc
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
+from gemlet.kube.dra import DraDriver
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.share import Pod
@@ -429,6 +430,21 @@ def test_a_node_of_which_no_list_is_taken_is_refused(setup):
         check_list(both[1], large_node(16, 288 * 8))
     assert "memoryOversubscription" in caught.value.hint
     check_list(setup.slots(), large_node(16, 288 * 8))
+
+
+def test_of_a_kubelet_that_went_while_it_took_the_list_nothing_stays(setup, run):
+    async def scenario():
+        plugin = DevicePlugin(setup.slots(), setup.gpus)
+        driver = DraDriver(setup.node.book, setup.gpus, fakes.FakeApi(), pool="n1")
+        before = asyncio.all_tasks()
+        for _ in range(3):
+            for stream in (plugin.ListAndWatch(None), driver.NodeWatchResources(None)):
+                await anext(stream)
+                await stream.aclose()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+
+    run(scenario())
 
 
 def test_a_restarted_kubelet_is_registered_with_again(setup, run):
