@@ -86,6 +86,8 @@ def from_kubeconfig(path: Path) -> Access:
                 pair.flush()
                 context.load_cert_chain(pair.name)
         return Access(url=cluster["server"], context=context)
+    except FileNotFoundError:
+        raise GemletError(f"{path}: no such file", hint=f"check the spelling, or {hint}") from None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise GemletError(f"{path} cannot be used: {error!r}", hint=hint) from None
 

@@ -389,6 +389,9 @@ def test_a_kubeconfig_is_json_with_certificates_in_it(tmp_path):
         with pytest.raises(GemletError) as caught:
             api_server.from_kubeconfig(path)
         assert "kubectl config view" in caught.value.hint
+    path.unlink()
+    with pytest.raises(GemletError, match=r"no such file$"):
+        api_server.from_kubeconfig(path)
 
 
 def test_outside_a_cluster_there_is_no_service_account(tmp_path):
