@@ -32,9 +32,9 @@ BUSY_NOTE = "processors were busy with other work"
 def test_the_promises_are_kept(gemlet):
     busy = []
     for attempt in range(ATTEMPTS):
-        done = gemlet("demo", "--json", "--seconds", "5", "--simulate")
+        done = gemlet("demo", "-o", "json", "--seconds", "5", "--simulate")
         result = json.loads(done.stdout)
-        assert result.keys() == {"simulated", "groups", "total_share"}
+        assert result.keys() == {"schema", "simulated", "groups", "total_share"}
         assert result["simulated"] is True
         assert [group["min"] for group in result["groups"]] == [0.5, 0.3, 0.2]
         assert all(group.keys() == {"name", "min", "max", "share", "worst_1s_error"} for group in result["groups"])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 EXCLUSIVE_SECONDS = 2.0
 SETTLE_SECONDS = 0.5  # the programs do not start at the same instant
 DEFAULT_SECONDS = 10.0
+SCHEMA = 1  # of the JSON
 KERNEL_MICROSECONDS = 200  # several fit the window in flight, so a late wake-up costs nothing
 SHARES = {"demo-a": 0.5, "demo-b": 0.3, "demo-c": 0.2}
 NEXT = "gemlet run --min 30% -- python train.py"
@@ -47,22 +48,20 @@ NEXT = "gemlet run --min 30% -- python train.py"
     show_default=True,
     help="How long to measure",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, envvar="GEMLET_DEMO_JSON", help="Print the result as JSON, nothing live"
-)
 @click.option("--kernel-us", type=options.Whole(20, 20000), default=KERNEL_MICROSECONDS, show_default=True, hidden=True)
 @click.option("--no-top", is_flag=True, help="Do not end in `gemlet top`, even on a terminal")
+@options.output("text", "json")
 @options.simulate
 @click.pass_obj
 def command(  # noqa: PLR0917  its options
-    socket: str | None, seconds: float, as_json: bool, kernel_us: int, no_top: bool, simulate: bool
+    socket: str | None, seconds: float, output: str, kernel_us: int, no_top: bool, simulate: bool
 ) -> int:
     """See three programs share one device: 50%, 30% and 20%.
 
     \b
     gemlet demo
     gemlet demo --simulate
-    gemlet demo --json --seconds 6
+    gemlet demo -o json --seconds 6
 
     Runs on the first GPU, or on a simulated machine where there is none; on a terminal it ends in `gemlet top`. Exits
     with 1 if any group's share was off its promise by more than 5% of the device, unless a simulated machine's programs
@@ -71,7 +70,7 @@ def command(  # noqa: PLR0917  its options
     # A terminal that is closed and a CI job that is stopped leave as little behind as Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
-    simulate = simulate or (socket is None and not has_device())
+    simulate, as_json = simulate or (socket is None and not has_device()), output == "json"
     with _daemon(socket, simulate) as daemon:
         programs = Programs(daemon, kernel_us)
         if not as_json:
@@ -87,7 +86,7 @@ def command(  # noqa: PLR0917  its options
         if as_json:
             groups = [asdict(result) for result in found]
             total = demo_report.total(found)
-            click.echo(json.dumps({"simulated": simulate, "groups": groups, "total_share": total}))
+            click.echo(json.dumps({"schema": SCHEMA, "simulated": simulate, "groups": groups, "total_share": total}))
         else:
             click.echo(f"\n{demo_report.table(found)}\n\n{demo_report.verdict(found, simulated=simulate)}")
             click.echo(f"next{', where there is a GPU' if simulate else ''}: {NEXT}")

@@ -150,7 +150,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
     metavar="DIR", help="Write a repository of two models into DIR and stop.",
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
-@options.output("words", "json")
+@options.output("text", "json")
 @click.pass_obj
 def command(
     socket: str | None,
