@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
@@ -97,9 +98,17 @@ class GrpcConnection(asyncio.Protocol):
         self._to_look.clear()
         self._closing = True
         self.control.clear()
-        for call in list(self._calls.values()):
-            self._cancel(call)
+        self._end_calls()
         self.regions = self.server.service.regions.of(_nobody)
+
+    def _end_calls(self, *, due: bool = False) -> None:
+        """As many as there is time for now: thousands of connections may end at once. ``due``: it is their turn."""
+        while self._calls:
+            if not due and self.server.turns.over():
+                self.server.turns.add(self.peer, partial(self._end_calls, due=True))
+                return
+            due = False
+            self._cancel(next(iter(self._calls.values())))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:

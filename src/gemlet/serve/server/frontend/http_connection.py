@@ -129,8 +129,16 @@ class Connection(asyncio.Protocol):
         self._control.clear()
         self._unread = b""
         self._reset()
-        for task in self._tasks:
-            task.cancel()
+        self._end_tasks(list(self._tasks))
+
+    def _end_tasks(self, tasks: list[asyncio.Task[None]], *, due: bool = False) -> None:
+        """As many as there is time for now: thousands of connections may end at once. ``due``: it is their turn."""
+        while tasks:
+            if not due and self.server.turns.over():
+                self.server.turns.add(self.peer, partial(self._end_tasks, tasks, due=True))
+                return
+            due = False
+            tasks.pop().cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:

@@ -7,6 +7,7 @@ import asyncio
 from gemlet import turns
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import grpc_server
+from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
@@ -153,3 +154,29 @@ def test_others_have_turns_between_messages_of_streams(monkeypatch):
             await run()
 
     asyncio.run(within_a_minute())
+
+
+def test_calls_of_connections_that_end_together_end_in_turns(monkeypatch):
+    """A call takes some microseconds to end, and thousands of connections have many each."""
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+    async def run():
+        server = GrpcServer(Service())
+        connections = [GrpcConnection(server) for _ in range(2)]
+        for connection in connections:
+            connection.connection_made(Transport())
+            for number in range(100):
+                connection._calls[number] = GrpcCall(connection, number)
+        calls = [call for connection in connections for call in connection._calls.values()]
+        server.turns.over()  # others have begun the turn
+        for connection in connections:
+            connection.connection_lost(None)
+        found = []
+        while not all(call.over for call in calls):
+            found.append(sum(call.over for call in calls))
+            await asyncio.sleep(0)
+        assert len(found) >= 100
+        assert not any(connection._calls for connection in connections)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())

@@ -262,3 +262,22 @@ def test_what_waits_is_not_begun_when_its_client_is_gone():
         return begun
 
     assert asyncio.run(run()) == [0, 1, 3]
+
+
+@pytest.mark.usefixtures("_short")
+def test_requests_of_connections_that_end_together_end_in_turns():
+    async def run():
+        service = Service()
+        server = HttpServer(service)
+        connections = [connect(service, server)[0] for _ in range(2)]
+        for connection in connections:
+            for _ in range(60):
+                connection.later(asyncio.sleep(3600))
+        tasks = [task for connection in connections for task in connection._tasks]
+        await asyncio.sleep(0)
+        server.turns.over()  # others have begun the turn
+        for connection in connections:
+            connection.connection_lost(None)
+        assert await turns_until(lambda: all(task.cancelled() for task in tasks)) >= 60
+
+    asyncio.run(run())
