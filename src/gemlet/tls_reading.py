@@ -80,7 +80,11 @@ class Reading(sslproto.SSLProtocol):
 
     def _take_in_turn(self, nbytes: int) -> None:
         if not self._below.is_closing():
-            self._take(nbytes)
+            try:
+                self._take(nbytes)
+            except Exception:
+                self._below.abort()  # it would be read no more, and nobody would know
+                raise
             if not self._ssl_reading_paused:
                 self._below.resume_reading()
 

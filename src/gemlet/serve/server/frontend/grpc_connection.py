@@ -147,7 +147,11 @@ class GrpcConnection(asyncio.Protocol):
         data, self._unread = self._unread, b""
         if not data or self._closing:
             return
-        self._read(data, due=True)
+        try:
+            self._read(data, due=True)
+        except Exception:
+            self.abort()  # as the loop does where it reads: what was taken is lost, and no answer would come
+            raise
         if not self._unread and self._full_since is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -511,12 +515,16 @@ class GrpcConnection(asyncio.Protocol):
         waiting, self._to_look = list(self._to_look.values()), {}
         if not waiting:
             return  # the connection has ended
-        self.look(waiting[0])
-        for call in waiting[1:]:
-            if self.server.turns.over():
-                self.look_later(call)
-            else:
-                self.look(call)
+        try:
+            self.look(waiting[0])
+            for call in waiting[1:]:
+                if self.server.turns.over():
+                    self.look_later(call)
+                else:
+                    self.look(call)
+        except Exception:
+            self.abort()
+            raise
 
     def _plan(self) -> None:
         if not self._planned:
@@ -525,8 +533,12 @@ class GrpcConnection(asyncio.Protocol):
 
     def _flush_planned(self) -> None:
         self._planned = False
-        self._flush()
-        self._hold()
+        try:
+            self._flush()
+            self._hold()
+        except Exception:
+            self.abort()
+            raise
 
     # Accounts
 

@@ -197,7 +197,11 @@ class Connection(asyncio.Protocol):
         if self._paused or self._closing:
             return
         data, self._unread = self._unread, b""
-        self._read(data, due=True)
+        try:
+            self._read(data, due=True)
+        except Exception:
+            self.abort()  # as the loop does where it reads: what was taken is lost, and no answer would come
+            raise
         if not self._unread and not self._paused and self._transport is not None:
             self._transport.resume_reading()
         self._hold()
@@ -218,6 +222,8 @@ class Connection(asyncio.Protocol):
             self._fail(bad)
         except httptools.HttpParserError as error:
             cause = error.__context__
+            if isinstance(cause, MemoryError):
+                cause = Bad(503, "the server has no memory left for this request", "overload")
             self._fail(cause if isinstance(cause, Bad) else Bad(400, f"not HTTP: {error}"))
 
     def _begin(self) -> None:
@@ -386,7 +392,11 @@ class Connection(asyncio.Protocol):
 
     def _flush_now(self) -> None:
         self._flushes = False
-        self.flush()
+        try:
+            self.flush()
+        except Exception:
+            self.abort()
+            raise
 
     @property
     def _is_full(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gemlet import turns
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import grpc_server
@@ -178,5 +180,37 @@ def test_calls_of_connections_that_end_together_end_in_turns(monkeypatch):
         assert len(found) >= 100
         assert not any(connection._calls for connection in connections)
         assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("where", ["_act", "_flush", "look"])
+def test_a_connection_ends_whose_turn_fails(where, monkeypatch):
+    """What was taken of it is lost, and no answer would ever come. There may be no memory left."""
+
+    def fail(*_):
+        raise MemoryError
+
+    async def run():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        connection, transport = connected()
+        connection.data_received(PREFACE)
+        connection.data_received(frame(1, 4, 1, HEADER) + frame(0, 0, 1, bytes(3)))
+        monkeypatch.setattr(GrpcConnection, where, fail)
+        if where == "_act":
+            monkeypatch.setattr(turns, "TURN_S", 0.0)
+            connection.data_received(MORE_ROOM * 20_000)
+        elif where == "look":
+            connection.look_later(connection._calls[1])
+        else:
+            connection._plan()
+        assert not transport.closed
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert transport.closed
+        assert [type(each) for each in told] == [MemoryError]
+        monkeypatch.undo()
+        connection.connection_lost(None)
 
     asyncio.run(run())

@@ -21,7 +21,7 @@ from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
 from gemlet.tls_reading import Reading
-from tests.unit.serve.stand_in import Service
+from tests.unit.serve.stand_in import Service, Transport
 
 PATIENCE_S = 60  # a limit for what never comes
 MOST = 16
@@ -234,3 +234,17 @@ def test_handshakes_are_answered_in_turns(authority, monkeypatch):
 )
 def test_a_client_has_much_room_only_for_data_and_ends_where_it_sends_much_else(authority, sent, room):
     assert asyncio.run(room_after(authority, *sent)) == room
+
+
+def test_a_connection_ends_whose_turn_fails(monkeypatch):
+    """It would be read no more. There may be no memory left."""
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Reading, "_take", fail)
+    reading = object.__new__(Reading)
+    reading._below = Transport()
+    with pytest.raises(MemoryError):
+        reading._take_in_turn(1)
+    assert reading._below.closed

@@ -281,3 +281,48 @@ def test_requests_of_connections_that_end_together_end_in_turns():
         assert await turns_until(lambda: all(task.cancelled() for task in tasks)) >= 60
 
     asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("where", ["_take", "flush"])
+def test_a_connection_ends_whose_turn_fails(where, monkeypatch):
+    """What was taken of it is lost, and no answer would ever come. There may be no memory left."""
+
+    def fail(*_):
+        raise MemoryError
+
+    async def run():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        connection, transport = connect(Service())
+        monkeypatch.setattr(http_connection.Connection, where, fail)
+        if where == "_take":
+            monkeypatch.setattr(turns, "SMALL_S", 0.0)
+            connection.server.turns.over()
+            connection.data_received(LIVE * 1000)
+        else:
+            connection._flush_later()
+        assert not transport.closed
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert transport.closed
+        assert [type(each) for each in told] == [MemoryError]
+        monkeypatch.undo()
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_body_for_which_there_is_no_memory_has_an_answer(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    async def run():
+        monkeypatch.setattr(http_connection.Connection, "on_body", fail)
+        connection, transport = connect(Service())
+        connection.data_received(infer([1.0]))
+        return replies(transport.written)
+
+    ((status, _, body),) = asyncio.run(run())
+    assert status == 503
+    assert b"no memory" in body
