@@ -119,6 +119,35 @@ def test_all_that_connect_at_once_are_never_at_their_handshake_at_once(authority
     with_server(authority, scenario)
 
 
+def test_a_connection_that_has_ended_leaves_nothing_to_pythons_collector(authority, monkeypatch):
+    """Which comes late: 900 clients that had gone kept 90 MiB."""
+    there = weakref.WeakSet()
+    begin = Reading.__init__
+
+    def begun(self, *given, **more):
+        begin(self, *given, **more)
+        there.add(self)
+
+    monkeypatch.setattr(Reading, "__init__", begun)
+
+    async def scenario(_, ask):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                line, writer = await ask()
+                assert line == b"HTTP/1.1 200 OK\r\n"
+                writer.close()
+            async with asyncio.timeout(PATIENCE_S):
+                while there:  # noqa: ASYNC110  it tells nobody
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
+        return []
+
+    with_server(authority, scenario)
+
+
 async def mute(port, authority):
     """A client that does nothing after its handshake, and does not answer the end of TLS either."""
     trusting = ssl.create_default_context()
