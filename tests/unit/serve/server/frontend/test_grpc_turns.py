@@ -129,7 +129,7 @@ def test_others_have_turns_between_messages_of_streams(monkeypatch):
 
     def take(asking, data, _encoding):
         taken.append(data)
-        asking.refuse(Refusal("invalid", "no"))
+        asking._asker.refused(asking, Refusal("invalid", "no"))
 
     monkeypatch.setattr(grpc_server.Asking, "take", take)
 
