@@ -80,7 +80,11 @@ class Reading(sslproto.SSLProtocol):
 
     def _take_in_turn(self, nbytes: int) -> None:
         if not self._below.is_closing():
-            self._take(nbytes)
+            try:
+                self._take(nbytes)
+            except Exception:
+                self._below.abort()  # it would be read no more, and nobody would know
+                raise
             if not self._ssl_reading_paused:
                 self._below.resume_reading()
 
@@ -104,7 +108,6 @@ class _Counted(asyncio.Protocol):
         self._transport: asyncio.ReadTransport | None = None
         self._protocol = protocol
         self._receive = protocol.data_received
-        self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
         self.eof_received = protocol.eof_received  # type: ignore[method-assign]
         self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
         self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
@@ -117,6 +120,10 @@ class _Counted(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         transport.set_read_buffer_limits(LEAST)  # type: ignore[attr-defined]  # of TLS's transports
         self._protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None  # else both, and the buffers of TLS, a hundred kilobytes, wait for Python's collector
+        self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self.nbytes += len(data)

@@ -80,19 +80,26 @@ class Turns:
         self._small_s = 0.0
         for go_on in _in_order(self._small):
             began = self.clock()
-            go_on()
+            self._do(go_on)
             self._small_s += self.clock() - began
             if not self.has_room():
                 break
         self._until = self.clock() + TURN_S
         for go_on in _in_order(self._waiting):
-            go_on()
+            self._do(go_on)
             if self._time_is_over():
                 break
         if self._waiting or self._small:
             self._plan()
         else:
             self._until = None
+
+    def _do(self, go_on: Callable[[], None]) -> None:
+        """One piece. Others have their turns also where it fails, for want of memory say."""
+        try:
+            go_on()
+        except Exception as error:  # noqa: BLE001  it goes to the log, as that of any callback of the loop
+            self._loop.call_exception_handler({"message": f"Exception in {go_on!r}", "exception": error})
 
 
 def _in_order(queue: _Queue) -> Iterator[Callable[[], None]]:

@@ -124,3 +124,25 @@ def test_what_is_small_and_waits_comes_before_what_is_small_and_new(monkeypatch)
         await asyncio.sleep(0)
 
     asyncio.run(run())
+
+
+def test_others_have_their_turns_where_one_fails(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+    async def run():
+        loop, begun, told = asyncio.get_running_loop(), [], []
+        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+        shared = turns.Turns(loop)
+
+        def fail():
+            raise MemoryError
+
+        for small in (True, False):
+            shared.add("one", fail, small=small)
+            shared.add("other", lambda small=small: begun.append(small), small=small)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert begun == [True, False]
+        assert [type(each) for each in told] == [MemoryError] * 2
+
+    asyncio.run(run())

@@ -17,6 +17,7 @@ from gemlet.errors import ConfigError, GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelError
+from gemlet.serve.server.frontend.fair_turn import FairTurn
 from gemlet.serve.server.repository import tree
 from gemlet.serve.server.to_its_end import to_its_end
 
@@ -70,7 +71,7 @@ class Catalog:
         self._repository = repository
         self._engine = engine
         self._replan = replan
-        self._lock = asyncio.Lock()
+        self._turn = FairTurn()  # many may wait for it, and go at once
 
     def read(self) -> None:
         """Takes in all models, at the start. Raises ConfigError with everything that is wrong."""
@@ -108,12 +109,12 @@ class Catalog:
         """Reads the model's files anew and serves it; if that fails the old one is served on. Raises Refusal."""
         if not name.isprintable() or not name or "/" in name or name[0] == "." or len(name.encode()) > MAX_NAME_BYTES:
             raise Refusal("invalid", f"{name[:MAX_NAME_BYTES]!r} is not a valid name of a model")
-        async with self._lock:
+        async with self._turn.of(""):
             await to_its_end(self._load(name))
 
     async def unload(self, name: str, reason: str = "unloaded") -> None:
         """Refuses further requests for it and takes it off the devices once all others are answered. Raises Refusal."""
-        async with self._lock:
+        async with self._turn.of(""):
             await to_its_end(self._unload(name, reason))
 
     async def compare(self) -> None:

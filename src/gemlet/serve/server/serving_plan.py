@@ -114,7 +114,8 @@ class ServingPlan:
         """Of these models, by label; None: of those that are served."""
         specs = self.specs() if specs is None else specs
         found = backend_choice.profiles_of(specs, self.known, self._choice.backend)
-        learned = [spec for spec in specs if spec.label in self._by_learning(specs)]
+        labels = self._by_learning(specs)
+        learned = [spec for spec in specs if spec.label in labels]
         if not learned or self.known is None:
             return found
         given = kinds.by_kind(found)

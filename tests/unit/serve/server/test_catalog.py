@@ -10,6 +10,7 @@ from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.server.catalog import Catalog
 from gemlet.serve.server.repository import tree
+from tests.unit.serve.searching import comparisons
 from tests.unit.serve.stand_in import Service
 
 CONFIG = """\
@@ -180,3 +181,23 @@ def test_what_is_no_name_is_not_looked_for(tmp_path, name):
             await World(tmp_path, old=[1]).catalog.load(name)
 
     asyncio.run(run())
+
+
+def test_thousands_who_wait_for_a_load_end_together_in_little_time(tmp_path):
+    async def run():
+        world = World(tmp_path, good=[1])
+        begun, end = asyncio.Event(), asyncio.Event()
+
+        async def replan(_changed, _specs):
+            begun.set()
+            await end.wait()
+
+        world.catalog._replan = replan
+        first = asyncio.create_task(world.catalog.load("good"))
+        await begun.wait()
+        count = await comparisons(lambda: world.catalog.load("good"), 200)
+        end.set()
+        await first
+        return count
+
+    assert asyncio.run(run()) < 10 * 200

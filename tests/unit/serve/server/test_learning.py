@@ -15,6 +15,7 @@ from gemlet.serve.server import serving_plan
 from gemlet.serve.server.backend_choice import Choice
 from gemlet.serve.server.options import ServerOptions
 from gemlet.serve.server.serving_plan import ServingPlan
+from tests.counting import calls
 from tests.unit.serve.cases import scaling
 from tests.unit.serve.stand_in import Service, model
 from tests.unit.serve.two_kinds import two
@@ -161,3 +162,13 @@ def test_a_profile_that_was_measured_goes_before(here):
         assert told["plan"].endswith("measured profiles of NVIDIA H200; learned from its batches: mine")
 
     virtually(run())
+
+
+def test_what_a_plan_rests_on_is_told_in_steps_by_the_number_of_models(here):
+    """Clients ask for it (GET /v2): where there were a thousand models, others waited for a second each time."""
+
+    def steps(number):
+        _, plan = world(*(spec(f"model{each}") for each in range(number)))
+        return calls(plan.basis)
+
+    assert steps(200) < 3 * steps(100)

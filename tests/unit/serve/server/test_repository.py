@@ -117,6 +117,8 @@ def test_ours_beside_tritons_goes_first(model):
         (("priority: 1", "priority: 0"), 6, "priority: 0 is not valid", "write 1 for what"),
         (("FP32", "FLOAT"), 8, "inputs 1 datatype: 'FLOAT' is none", None),
         (("[3, -1]", "[3, -2]"), 8, "inputs 1 shape", "any size"),
+        (("[3, -1]", f"[3, {10**20}]"), 8, "inputs 1 shape: a size is above", "any size"),
+        (("30%", '"\\ud800"'), 4, "not YAML: half a character", None),
         (("shape: [3, -1]", "shap: [3]"), 8, "inputs 1 shap: there is no such field", "did you mean shape?"),
         (("platform: noop", "platform: onx"), 1, "platform: 'onx' is none", "did you mean onnx?"),
         (("platform: noop", "platform: onnx"), 1, "onnx needs 1/model.onnx", None),

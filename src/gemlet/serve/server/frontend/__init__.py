@@ -13,16 +13,17 @@ grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a r
 raw_messages.py  usual requests over gRPC, read by their bytes
 grpc_connection.py HTTP/2: a connection, its calls, back pressure;  grpc_rest.py: the rest of large answers
 grpc_call.py     one call;  grpc_header.py: what it asks for;  grpc_wire.py: gRPC's own format within HTTP/2
+grpc_frames.py   whether a header has begun that has no end yet
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  region_write.py: writes there;  peers.py: which user a client is
 device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
 one_by_one.py    work of a client that takes its turns
-fair_turn.py     whose large request is read next
+fair_turn.py     a turn that one has at a time: whose large request is read next, which model is loaded
 unpacking.py     processes that read what takes time by its size;  passing.py: how large bytes come there and back
 own_process.py   what these processes do first
 documents.py     metadata, statistics, configuration as JSON
-metrics.py       /metrics;  triton_metrics.py: the same by Triton's names
+metrics.py       /metrics;  triton_metrics.py: the same by Triton's names;  shared_text.py: made once for all who ask
 logs.py          the last lines of the log, and those to come
 """

@@ -213,19 +213,25 @@ class Server:
 
 
 def private_socket(path: str) -> socket.socket:
-    """A Unix socket that only this user may connect to; one that nobody listens on any more is replaced.
+    """A Unix socket that only this user may connect to; one that nobody listens on any more is replaced, and no other
+    file.
 
     Raises OSError.
     """
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            other.setblocking(False)  # who listens there may be stopped, with as many as there may be waiting for it
             try:
                 other.connect(path)
-            except ConnectionRefusedError:
+            except ConnectionRefusedError:  # so it is at a file of another kind
+                if not Path(path).is_socket():
+                    raise OSError(errno.EEXIST, "a file is there that is not a socket") from None
                 Path(path).unlink()
             except FileNotFoundError:
                 pass
+            except BlockingIOError:
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
             else:
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         found.bind(path)

@@ -1,5 +1,9 @@
 """A turn that one has at a time. One of each peer has it after another, so nobody waits for all that somebody else
-asks for."""
+asks for.
+
+Those who go while they wait cost nothing then: asyncio's own lock searches a list of all who wait for each of them,
+which took six seconds where 36,000 went together.
+"""
 
 from __future__ import annotations
 

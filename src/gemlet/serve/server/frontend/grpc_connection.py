@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
@@ -17,6 +18,7 @@ from ngh2.events import DataReceived, RequestReceived, StreamClosed, StreamReset
 
 from gemlet.serve.server.frontend import grpc_header, grpc_wire, limits, peers
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
+from gemlet.serve.server.frontend.grpc_frames import Frames
 from gemlet.serve.server.frontend.grpc_rest import Rest
 from gemlet.serve.server.frontend.grpc_wire import Status
 from gemlet.serve.server.frontend.one_by_one import OneByOne
@@ -35,6 +37,7 @@ WINDOWS = 2 * MAX_STREAMS
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
 READ_BYTES, READ_BYTES_OF_SMALL = 256 * 1024, 2 * 1024
 AT_ONCE_BYTES, AT_ONCE_PART = 8 * 1024, 8  # that wait for no turn; as many as take this part of one
+HEADER_COST = 2 * limits.HEADER_BYTES  # bytes that a header takes here, about, until its client ends it
 CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
 FREE_CALLS = 16  # of a connection, that do not count: most clients have no more
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
@@ -57,6 +60,8 @@ class GrpcConnection(asyncio.Protocol):
         self._to_look: dict[int, GrpcCall] = {}  # whose messages wait for another turn
         self._http = Connection(Role.SERVER, CONFIGURATION)
         self._rest = Rest(self._http)
+        self._frames = Frames()
+        self._header_since: float | None = None  # loop time since which the client has owed the rest of a header
         self._calls: dict[int, GrpcCall] = {}
         self._sending: dict[int, GrpcCall] = {}  # with something to send
         self.control = OneByOne(server.turns)
@@ -97,9 +102,17 @@ class GrpcConnection(asyncio.Protocol):
         self._to_look.clear()
         self._closing = True
         self.control.clear()
-        for call in list(self._calls.values()):
-            self._cancel(call)
+        self._end_calls()
         self.regions = self.server.service.regions.of(_nobody)
+
+    def _end_calls(self, *, due: bool = False) -> None:
+        """As many as there is time for now: thousands of connections may end at once. ``due``: it is their turn."""
+        while self._calls:
+            if not due and self.server.turns.over():
+                self.server.turns.add(self.peer, partial(self._end_calls, due=True))
+                return
+            due = False
+            self._cancel(next(iter(self._calls.values())))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -134,7 +147,11 @@ class GrpcConnection(asyncio.Protocol):
         data, self._unread = self._unread, b""
         if not data or self._closing:
             return
-        self._read(data, due=True)
+        try:
+            self._read(data, due=True)
+        except Exception:
+            self.abort()  # as the loop does where it reads: what was taken is lost, and no answer would come
+            raise
         if not self._unread and self._full_since is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -148,10 +165,18 @@ class GrpcConnection(asyncio.Protocol):
             return
         finally:
             self._planned = planned
+        self._look_at_header(data)
         self._flush()
         self._hold()
         if not self._http.want_read:  # the client was told what it did wrong
             self.close()
+
+    def _look_at_header(self, data: bytes) -> None:
+        self._frames.took(data)
+        if not self._frames.in_header:
+            self._header_since = None
+        elif self._header_since is None:
+            self._header_since = self.server.loop.time()
 
     def _act(self) -> None:
         """Does what the library's events ask for."""
@@ -202,8 +227,10 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def began(self) -> float | None:
-        """Loop time since which the client has owed the rest of a message."""
-        return min((call.began for call in self._calls.values() if call.began is not None), default=None)
+        """Loop time since which the client has owed the rest of a message, or of a header."""
+        began = min((call.began for call in self._calls.values() if call.began is not None), default=None)
+        since = self._header_since
+        return since if began is None or (since is not None and since < began) else began
 
     @property
     def idle(self) -> bool:
@@ -211,7 +238,7 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def unused(self) -> bool:
-        return not self._calls and self._full_since is None
+        return not self._calls and self._full_since is None and self._header_since is None
 
     @property
     def follows(self) -> bool:
@@ -231,8 +258,10 @@ class GrpcConnection(asyncio.Protocol):
         """Whether the client took too long for a message, or to read."""
         if self._closed_at and now - self._closed_at > limits.CLOSE_S:
             return True
-        if not self._calls and self._full_since is None and self._blocked_since is None:
+        if not self._calls and self._full_since is None and self._blocked_since is None and self._header_since is None:
             return False  # of thousands, most
+        if self._header_since is not None and not self._unread and now - self._header_since > limits.HEADER_S:
+            return True
         began = None if self._unread else self.began  # what waits here for its turn is not the client's fault
         since = [each for each in (self._full_since, self._blocked_since, began) if each is not None]
         return bool(since) and now - min(since) > self.server.limits.request_s
@@ -486,12 +515,16 @@ class GrpcConnection(asyncio.Protocol):
         waiting, self._to_look = list(self._to_look.values()), {}
         if not waiting:
             return  # the connection has ended
-        self.look(waiting[0])
-        for call in waiting[1:]:
-            if self.server.turns.over():
-                self.look_later(call)
-            else:
-                self.look(call)
+        try:
+            self.look(waiting[0])
+            for call in waiting[1:]:
+                if self.server.turns.over():
+                    self.look_later(call)
+                else:
+                    self.look(call)
+        except Exception:
+            self.abort()
+            raise
 
     def _plan(self) -> None:
         if not self._planned:
@@ -500,8 +533,12 @@ class GrpcConnection(asyncio.Protocol):
 
     def _flush_planned(self) -> None:
         self._planned = False
-        self._flush()
-        self._hold()
+        try:
+            self._flush()
+            self._hold()
+        except Exception:
+            self.abort()
+            raise
 
     # Accounts
 
@@ -510,19 +547,20 @@ class GrpcConnection(asyncio.Protocol):
         nbytes = len(call.buffer) + kept + call.out_bytes + call.waiting_bytes
         self._bytes += nbytes - call.counted
         call.counted = nbytes
-        held = self._bytes if len(self._calls) <= FREE_CALLS else self._bytes_of_many()
-        if held != self._held:
+        if self._here() != self._held:
             self._plan()
 
-    def _bytes_of_many(self) -> int:
-        """Bytes of its calls, and those that they take by their number."""
-        return self._bytes + CALL_BYTES * (len(self._calls) - FREE_CALLS)
+    def _here(self) -> int:
+        """Bytes of its calls, and those that they take by their number; of a header that is not whole."""
+        held = self._bytes if self._header_since is None else self._bytes + HEADER_COST
+        calls = len(self._calls)
+        return held if calls <= FREE_CALLS else held + CALL_BYTES * (calls - FREE_CALLS)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""
         if self._transport is None:
             return
-        held = self._bytes if len(self._calls) <= FREE_CALLS else self._bytes_of_many()
+        held = self._here()
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:

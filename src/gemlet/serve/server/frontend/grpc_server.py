@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch.call import Call, Refusal
@@ -119,7 +119,7 @@ class Infer(Single):
         self._asking: Asking | None = None
 
     def act(self, data: Buffer, encoding: bytes) -> None:
-        self._asking = Asking(self._server, self._call, self._respond, self._refuse)
+        self._asking = Asking(self._server, self._call, self)
         self._asking.take(data, encoding)
 
     def gone(self) -> None:
@@ -127,30 +127,30 @@ class Infer(Single):
         if asking is not None:
             asking.cancel()
 
-    def _respond(self, answer: list[Buffer]) -> None:
+    def answered(self, _asking: Asking, answer: list[Buffer]) -> None:
         self._asking = None  # which knows this
         self._call.respond(answer)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def refused(self, _asking: Asking, refusal: Refusal) -> None:
         self._asking = None
         self._call.refuse(refusal)
 
 
+class Asker(Protocol):
+    """Who sends the answer to an inference request. One of these is called."""
+
+    def answered(self, asking: Asking, answer: list[Buffer]) -> None: ...
+    def refused(self, asking: Asking, refusal: Refusal) -> None: ...
+
+
 class Asking:
-    """An inference request, from its bytes to its answer. One of ``respond`` and ``refuse`` is called."""
+    """An inference request, from its bytes to its answer, which ``asker`` gets and knows this no more."""
 
-    __slots__ = ("_arrived", "_call", "_grpc", "_server", "id", "refuse", "respond")
+    __slots__ = ("_arrived", "_asker", "_call", "_grpc", "_server", "id")
 
-    def __init__(
-        self,
-        server: GrpcServer,
-        grpc: GrpcCall,
-        respond: Callable[[list[Buffer]], None],
-        refuse: Callable[[Refusal], None],
-    ) -> None:
+    def __init__(self, server: GrpcServer, grpc: GrpcCall, asker: Asker) -> None:
         self.id = ""
-        self.respond = respond
-        self.refuse = refuse
+        self._asker = asker
         self._server = server
         self._grpc = grpc
         self._arrived = now_ms()
@@ -170,7 +170,7 @@ class Asking:
             else:
                 self._read(divided, len(data))
         except Exception as error:  # noqa: BLE001  it is the answer
-            self.refuse(intake.refusal_of(error))
+            self._asker.refused(self, intake.refusal_of(error))
 
     def cancel(self) -> None:
         """Nobody waits for its answer."""
@@ -186,7 +186,7 @@ class Asking:
             divided = await processes.inflating(peer, unpacking.unpack_message, data, encoding, most)
             self._read(divided, checked=True)
         except Exception as error:  # noqa: BLE001  it is the answer
-            self.refuse(intake.refusal_of(error))
+            self._asker.refused(self, intake.refusal_of(error))
         finally:
             self._grpc.holds(-nbytes)
 
@@ -208,11 +208,11 @@ class Asking:
             answer = infer_messages.render(form, spec, outputs, regions, finished)
             self._call = None
             self._server.holdings.check(sum(map(len, answer)))
-            self.respond(answer)
+            self._asker.answered(self, answer)
 
         def refuse(refusal: Refusal) -> None:
             self._call = None
-            self.refuse(refusal)
+            self._asker.refused(self, refusal)
 
         check = self._server.holdings.check
         peer, later, holds = self._grpc.connection.peer, self._grpc.later, self._grpc.holds
@@ -234,7 +234,7 @@ class Asking:
         try:
             await rest()
         except Exception as error:  # noqa: BLE001  it is the answer
-            self.refuse(intake.refusal_of(error))
+            self._asker.refused(self, intake.refusal_of(error))
         else:
             self._submit(call)
         finally:
@@ -267,12 +267,7 @@ class InferStream:
 
     def message(self, data: Buffer, encoding: bytes) -> None:
         self._behind += 1
-        asking = Asking(
-            self._server,
-            self._call,
-            lambda answer: self._send(asking, infer_messages.in_stream(answer)),
-            lambda refusal: self._refuse(asking, refusal),
-        )
+        asking = Asking(self._server, self._call, self)
         self._asking.add(asking)
         asking.take(data, encoding)
 
@@ -290,7 +285,10 @@ class InferStream:
             asking.cancel()
         self._asking.clear()
 
-    def _refuse(self, asking: Asking, refusal: Refusal) -> None:
+    def answered(self, asking: Asking, answer: list[Buffer]) -> None:
+        self._send(asking, infer_messages.in_stream(answer))
+
+    def refused(self, asking: Asking, refusal: Refusal) -> None:
         whole = messages.ModelStreamInferResponse(error_message=grpc_wire.shortened(refusal.message))
         named = messages.ModelInferResponse(id=asking.id).SerializeToString()
         self._send(asking, [whole.SerializeToString(), *infer_messages.in_stream([named])])

@@ -25,11 +25,12 @@ LOOK_S = 1.0  # between looks for those who watch
 
 
 class Readiness:
-    """One look at the service every second for all who watch, while there are any: each of them costs nothing."""
+    """One look at the service every second for all who watch, while there are any: each of them costs nothing, nor
+    does its end, of which thousands come at once."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._news = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()  # for news; an Event would search a list for each that ends
         self._watching = 0
         self._looking: asyncio.Task[None] | None = None
 
@@ -37,10 +38,13 @@ class Readiness:
         """Returns when the service is ready, or is not any more."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(self._service.ready))
+        news = asyncio.get_running_loop().create_future()
+        self._waiting.add(news)
         self._watching += 1
         try:
-            await self._news.wait()
+            await news
         finally:
+            self._waiting.discard(news)
             self._watching -= 1
             if not self._watching and self._looking is not None:
                 self._looking.cancel()
@@ -50,9 +54,11 @@ class Readiness:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._service.ready != told:
-                told, news = self._service.ready, self._news
-                self._news = asyncio.Event()
-                news.set()
+                told, waiting = self._service.ready, self._waiting
+                self._waiting = set()
+                for news in waiting:
+                    if not news.done():  # or its client has gone in this moment
+                        news.set_result(None)
 
 
 def procedures(service: Service, name: str) -> dict[str, Callable[[GrpcCall, bytes], Coroutine[Any, Any, None]]]:

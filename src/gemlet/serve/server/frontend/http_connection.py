@@ -129,8 +129,16 @@ class Connection(asyncio.Protocol):
         self._control.clear()
         self._unread = b""
         self._reset()
-        for task in self._tasks:
-            task.cancel()
+        self._end_tasks(list(self._tasks))
+
+    def _end_tasks(self, tasks: list[asyncio.Task[None]], *, due: bool = False) -> None:
+        """As many as there is time for now: thousands of connections may end at once. ``due``: it is their turn."""
+        while tasks:
+            if not due and self.server.turns.over():
+                self.server.turns.add(self.peer, partial(self._end_tasks, tasks, due=True))
+                return
+            due = False
+            tasks.pop().cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -189,7 +197,11 @@ class Connection(asyncio.Protocol):
         if self._paused or self._closing:
             return
         data, self._unread = self._unread, b""
-        self._read(data, due=True)
+        try:
+            self._read(data, due=True)
+        except Exception:
+            self.abort()  # as the loop does where it reads: what was taken is lost, and no answer would come
+            raise
         if not self._unread and not self._paused and self._transport is not None:
             self._transport.resume_reading()
         self._hold()
@@ -210,6 +222,8 @@ class Connection(asyncio.Protocol):
             self._fail(bad)
         except httptools.HttpParserError as error:
             cause = error.__context__
+            if isinstance(cause, MemoryError):
+                cause = Bad(503, "the server has no memory left for this request", "overload")
             self._fail(cause if isinstance(cause, Bad) else Bad(400, f"not HTTP: {error}"))
 
     def _begin(self) -> None:
@@ -378,7 +392,11 @@ class Connection(asyncio.Protocol):
 
     def _flush_now(self) -> None:
         self._flushes = False
-        self.flush()
+        try:
+            self.flush()
+        except Exception:
+            self.abort()
+            raise
 
     @property
     def _is_full(self) -> bool:

@@ -207,7 +207,7 @@ async def _device_unregister(_service: Service, exchange: Exchange, asked: Asked
 
 
 async def _metrics(service: Service, exchange: Exchange, _asked: Asked) -> None:
-    exchange.answer(200, metrics.CONTENT_TYPE, [metrics.render(service)])
+    exchange.answer(200, metrics.CONTENT_TYPE, [await service.metrics.text()])
 
 
 async def _plan(service: Service, exchange: Exchange, _asked: Asked) -> None:

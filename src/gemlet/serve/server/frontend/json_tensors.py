@@ -71,7 +71,7 @@ def has_words(text: bytes) -> bool:
 
 def loads(text: bytes) -> Any:
     """As json.loads(), without halves of characters, which cannot be written again. Raises ValueError."""
-    document = json.loads(text)
+    document = json.loads(text.decode())  # given bytes, it reads halves, and UTF-16
     if b"\\u" in text and HALF.search(text):  # most have no such escape, and the first look copies nothing
         try:
             json.dumps(document, ensure_ascii=False).encode()

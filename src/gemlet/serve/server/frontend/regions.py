@@ -34,10 +34,12 @@ from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.server.frontend import limits, region_write
 from gemlet.serve.server.frontend.device_memory import DeviceMemory
+from gemlet.serve.server.frontend.fair_turn import FairTurn
 from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.served import ServedModel
@@ -104,7 +106,7 @@ class Regions:
         self.users: dict[int, dict[str, Region]] = {}
         self.copying = asyncio.Lock()  # one user at a time
         self.device_memory = DeviceMemory()
-        self._turns: dict[int | None, asyncio.Lock] = {}  # by user
+        self._turns: dict[int | None, FairTurn] = {}  # by user
 
     def of(self, find_user: Callable[[], int | None]) -> UserRegions:
         """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
@@ -118,9 +120,9 @@ class Regions:
         """Ends the process that has device memory."""
         self.device_memory.close()
 
-    def turn_of(self, user: int | None) -> asyncio.Lock:
+    def turn_of(self, user: int | None) -> AbstractAsyncContextManager[None]:
         """For one request of a user at a time."""
-        return self._turns.setdefault(user, asyncio.Lock())
+        return self._turns.setdefault(user, FairTurn()).of("")
 
     @contextlib.asynccontextmanager
     async def turn(self, user: int | None) -> AsyncIterator[None]:

@@ -34,6 +34,7 @@ DATATYPES = (
     "BYTES",
 )  # fmt: skip
 MAX_BATCH = 65_536
+MAX_SIZE = 1 << 48  # of a dimension
 DEFAULT_SLO_MS = 1000.0
 DEFAULT_PRIORITY = 2
 MAX_PRIORITY = 1000
@@ -224,6 +225,9 @@ def _tensors(what: str, tensors: list[TensorConfig] | None) -> tuple[TensorSpec,
             raise FieldError((what, number, "datatype"), f"{tensor.datatype!r} is none", hint)
         if any(size < -1 for size in tensor.shape):
             raise FieldError((what, number, "shape"), f"{tensor.shape} has a negative size", "-1 stands for any size")
+        if any(size > MAX_SIZE for size in tensor.shape):
+            message = f"a size is above {MAX_SIZE}, which no request may have"
+            raise FieldError((what, number, "shape"), message, "-1 stands for any size")
     return tuple(TensorSpec(each.name, each.datatype, tuple(each.shape), each.optional) for each in tensors or [])
 
 

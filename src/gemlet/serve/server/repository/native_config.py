@@ -34,7 +34,7 @@ MAX_DIGITS = 100  # longer numbers take time by the square of their length, and 
 
 
 class _Loader(yaml.SafeLoader):
-    """Of values that take little time and memory."""
+    """Of values that take little time and memory, and can be sent to executors and clients."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -60,9 +60,17 @@ class _Loader(yaml.SafeLoader):
             raise _wrong(f"a number of {len(node.value)} digits", node)
         return yaml.SafeLoader.yaml_constructors[node.tag](self, node)
 
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        try:
+            node.value.encode()
+        except UnicodeEncodeError:
+            raise _wrong("half a character (\\ud800 to \\udfff)", node) from None
+        return str(node.value)
+
 
 for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
     _Loader.add_constructor(_tag, _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_text)
 
 
 def _wrong(problem: str, at: Any) -> yaml.MarkedYAMLError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from gemlet.serve.server.frontend.fair_turn import FairTurn
+from gemlet.serve.server.frontend.regions import Regions
+from tests.unit.serve.searching import comparisons
 
 
 def order_of(*asking, cancelled=(), cancel_with_turn=False):
@@ -41,3 +43,26 @@ def test_who_has_gone_has_no_turn_and_keeps_nobody_waiting():
     assert order_of("a", "a", "b", cancelled=(0, 2)) == ["a"]
     assert order_of("a", "b", cancelled=(0,), cancel_with_turn=True) == ["b"]
     assert order_of("a", cancelled=(0,), cancel_with_turn=True) == []
+
+
+def test_thousands_who_wait_end_together_in_little_time():
+    async def run():
+        turn = FairTurn()
+        async with turn.of("first"):
+            return await comparisons(lambda: waiting(turn.of("a")), 200)
+
+    assert asyncio.run(run()) < 10 * 200
+
+
+def test_nor_do_those_who_wait_for_shared_memory_look_for_each_other():
+    async def run():
+        regions = Regions()
+        async with regions.turn_of(1):
+            return await comparisons(lambda: waiting(regions.turn_of(1)), 200)
+
+    assert asyncio.run(run()) < 10 * 200
+
+
+async def waiting(turn):
+    async with turn:
+        pass

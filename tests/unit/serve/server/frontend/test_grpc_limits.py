@@ -230,6 +230,37 @@ def test_calls_that_do_nothing_count_by_their_number():
     asyncio.run(run())
 
 
+def test_a_header_that_never_ends_counts_and_ends_its_connection():
+    """The library keeps a hundred kilobytes of it, for some thousand bytes that the client sends."""
+    field = b"\x40\x01a\x1e" + b"b" * 30  # known from now on by its number
+    half = b"\x83\x86\x84" + field + b"\xbe" * 900
+
+    def frame(kind, flags, payload):
+        return len(payload).to_bytes(3, "big") + bytes([kind, flags, 0, 0, 0, 1]) + payload
+
+    async def run():
+        server = GrpcServer(Service())
+        connection = grpc_connection.GrpcConnection(server)
+        connection.connection_made(Transport())
+        connection.data_received(HELLO)
+        assert connection.unused
+        for piece in (frame(1, 0, half)[:5], frame(1, 0, half)[5:100], frame(1, 0, half)[100:], frame(9, 0, b"\xbe")):
+            connection.data_received(piece)
+        now = server.loop.time()
+        assert server.holdings.total == grpc_connection.HEADER_COST
+        assert connection.began is not None  # and so it makes room for others
+        assert connection.waits_for_client
+        assert not connection.unused
+        assert not connection.too_slow(now + limits.HEADER_S / 2)
+        assert connection.too_slow(now + 2 * limits.HEADER_S)
+        connection.data_received(frame(9, 4, b"\xbe"))  # it was slow, and ends
+        assert server.holdings.total == 0
+        assert not connection.too_slow(now + 2 * limits.HEADER_S)
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 async def feed(client, reader, writer):
     """Sends what there is room for, until the connection ends."""
     with contextlib.suppress(ConnectionError):

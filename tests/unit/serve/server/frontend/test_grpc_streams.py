@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import uuid
 
@@ -11,9 +12,12 @@ import grpc.aio
 import pytest
 
 from gemlet.inference_protocol import inference_pb2 as messages
-from gemlet.serve.server.frontend.grpc_server import GrpcServer
+from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
+from gemlet.serve.server.frontend.grpc_server import Asking, GrpcServer, InferStream
 from gemlet.serve.server.frontend.regions import FOLDER
-from tests.unit.serve.stand_in import Service, model
+from tests.unit.serve.server.frontend.test_grpc_bytes import PREFACE, frame
+from tests.unit.serve.server.frontend.test_grpc_turns import STREAM
+from tests.unit.serve.stand_in import Service, Transport, model
 
 PATIENCE_S = 60  # a limit for what never comes
 MIB = 1 << 20
@@ -78,3 +82,33 @@ def test_memory_that_cannot_be_read_is_an_answer(key, tmp_path, monkeypatch, nby
     assert failed.infer_response.id == "1"
     assert not answered.error_message
     assert len(answered.infer_response.raw_output_contents[0]) == nbytes
+
+
+def test_requests_and_streams_that_have_ended_leave_nothing_to_pythons_collector():
+    """Each would keep its connection, and what is left of its answers, until that comes."""
+    request = messages.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(4)])
+    request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+    asked = [request.SerializeToString()]
+    request.model_name = "none"
+    asked.append(request.SerializeToString())
+
+    def there(kind):
+        return sum(type(each) is kind for each in gc.get_objects())
+
+    async def run():
+        connection = GrpcConnection(GrpcServer(Service()))
+        connection.connection_made(Transport())
+        connection.data_received(PREFACE + frame(1, 4, 1, STREAM))
+        for message in asked:
+            connection.data_received(frame(0, 0, 1, b"\0" + len(message).to_bytes(4, "big") + message))
+        await asyncio.sleep(0)
+        assert (there(Asking), there(InferStream)) == (0, 1)
+        connection.connection_lost(None)
+        assert there(InferStream) == 0
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gemlet import turns
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import grpc_server
+from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
@@ -126,7 +129,7 @@ def test_others_have_turns_between_messages_of_streams(monkeypatch):
 
     def take(asking, data, _encoding):
         taken.append(data)
-        asking.refuse(Refusal("invalid", "no"))
+        asking._asker.refused(asking, Refusal("invalid", "no"))
 
     monkeypatch.setattr(grpc_server.Asking, "take", take)
 
@@ -153,3 +156,61 @@ def test_others_have_turns_between_messages_of_streams(monkeypatch):
             await run()
 
     asyncio.run(within_a_minute())
+
+
+def test_calls_of_connections_that_end_together_end_in_turns(monkeypatch):
+    """A call takes some microseconds to end, and thousands of connections have many each."""
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+    async def run():
+        server = GrpcServer(Service())
+        connections = [GrpcConnection(server) for _ in range(2)]
+        for connection in connections:
+            connection.connection_made(Transport())
+            for number in range(100):
+                connection._calls[number] = GrpcCall(connection, number)
+        calls = [call for connection in connections for call in connection._calls.values()]
+        server.turns.over()  # others have begun the turn
+        for connection in connections:
+            connection.connection_lost(None)
+        found = []
+        while not all(call.over for call in calls):
+            found.append(sum(call.over for call in calls))
+            await asyncio.sleep(0)
+        assert len(found) >= 100
+        assert not any(connection._calls for connection in connections)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("where", ["_act", "_flush", "look"])
+def test_a_connection_ends_whose_turn_fails(where, monkeypatch):
+    """What was taken of it is lost, and no answer would ever come. There may be no memory left."""
+
+    def fail(*_):
+        raise MemoryError
+
+    async def run():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        connection, transport = connected()
+        connection.data_received(PREFACE)
+        connection.data_received(frame(1, 4, 1, HEADER) + frame(0, 0, 1, bytes(3)))
+        monkeypatch.setattr(GrpcConnection, where, fail)
+        if where == "_act":
+            monkeypatch.setattr(turns, "TURN_S", 0.0)
+            connection.data_received(MORE_ROOM * 20_000)
+        elif where == "look":
+            connection.look_later(connection._calls[1])
+        else:
+            connection._plan()
+        assert not transport.closed
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert transport.closed
+        assert [type(each) for each in told] == [MemoryError]
+        monkeypatch.undo()
+        connection.connection_lost(None)
+
+    asyncio.run(run())

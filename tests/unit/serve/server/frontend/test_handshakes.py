@@ -21,7 +21,7 @@ from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
 from gemlet.tls_reading import Reading
-from tests.unit.serve.stand_in import Service
+from tests.unit.serve.stand_in import Service, Transport
 
 PATIENCE_S = 60  # a limit for what never comes
 MOST = 16
@@ -115,6 +115,35 @@ def test_all_that_connect_at_once_are_never_at_their_handshake_at_once(authority
         assert line == b"HTTP/1.1 200 OK\r\n"
         assert max(most) <= MOST
         return [writer, *clients]
+
+    with_server(authority, scenario)
+
+
+def test_a_connection_that_has_ended_leaves_nothing_to_pythons_collector(authority, monkeypatch):
+    """Which comes late: 900 clients that had gone kept 90 MiB."""
+    there = weakref.WeakSet()
+    begin = Reading.__init__
+
+    def begun(self, *given, **more):
+        begin(self, *given, **more)
+        there.add(self)
+
+    monkeypatch.setattr(Reading, "__init__", begun)
+
+    async def scenario(_, ask):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                line, writer = await ask()
+                assert line == b"HTTP/1.1 200 OK\r\n"
+                writer.close()
+            async with asyncio.timeout(PATIENCE_S):
+                while there:  # noqa: ASYNC110  it tells nobody
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
+        return []
 
     with_server(authority, scenario)
 
@@ -234,3 +263,17 @@ def test_handshakes_are_answered_in_turns(authority, monkeypatch):
 )
 def test_a_client_has_much_room_only_for_data_and_ends_where_it_sends_much_else(authority, sent, room):
     assert asyncio.run(room_after(authority, *sent)) == room
+
+
+def test_a_connection_ends_whose_turn_fails(monkeypatch):
+    """It would be read no more. There may be no memory left."""
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Reading, "_take", fail)
+    reading = object.__new__(Reading)
+    reading._below = Transport()
+    with pytest.raises(MemoryError):
+        reading._take_in_turn(1)
+    assert reading._below.closed

@@ -434,6 +434,8 @@ def test_numbers_that_json_has_not_come_and_go_as_with_triton():
     halves = [listed([math.nan], id="half"), listed(["NaN half"]).replace(b"FP32", b"BYTES")]
     found, _ = talk(*(post("/v2/models/echo/infer", each.replace(b"half", rb"\ud800")) for each in halves))
     assert [(status, b"half a character" in body) for status, _, body in found] == [(400, True)] * 2
+    bare, _ = talk(*(post("/v2/models/echo/infer", each.replace(b"half", b"\xed\xa0\x80")) for each in halves))
+    assert [(status, b"can't decode" in body) for status, _, body in bare] == [(400, True)] * 2
     found, _ = talk(infer([math.nan]), post("/v2/models/echo/infer", b'{"inputs": NaN}'))
     assert [status for status, _, _ in found] == [200, 400]
     assert b"[NaN]" in found[0][2]

@@ -262,3 +262,67 @@ def test_what_waits_is_not_begun_when_its_client_is_gone():
         return begun
 
     assert asyncio.run(run()) == [0, 1, 3]
+
+
+@pytest.mark.usefixtures("_short")
+def test_requests_of_connections_that_end_together_end_in_turns():
+    async def run():
+        service = Service()
+        server = HttpServer(service)
+        connections = [connect(service, server)[0] for _ in range(2)]
+        for connection in connections:
+            for _ in range(60):
+                connection.later(asyncio.sleep(3600))
+        tasks = [task for connection in connections for task in connection._tasks]
+        await asyncio.sleep(0)
+        server.turns.over()  # others have begun the turn
+        for connection in connections:
+            connection.connection_lost(None)
+        assert await turns_until(lambda: all(task.cancelled() for task in tasks)) >= 60
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("where", ["_take", "flush"])
+def test_a_connection_ends_whose_turn_fails(where, monkeypatch):
+    """What was taken of it is lost, and no answer would ever come. There may be no memory left."""
+
+    def fail(*_):
+        raise MemoryError
+
+    async def run():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        connection, transport = connect(Service())
+        monkeypatch.setattr(http_connection.Connection, where, fail)
+        if where == "_take":
+            monkeypatch.setattr(turns, "SMALL_S", 0.0)
+            connection.server.turns.over()
+            connection.data_received(LIVE * 1000)
+        else:
+            connection._flush_later()
+        assert not transport.closed
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert transport.closed
+        assert [type(each) for each in told] == [MemoryError]
+        monkeypatch.undo()
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_body_for_which_there_is_no_memory_has_an_answer(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    async def run():
+        monkeypatch.setattr(http_connection.Connection, "on_body", fail)
+        connection, transport = connect(Service())
+        connection.data_received(infer([1.0]))
+        return replies(transport.written)
+
+    ((status, _, body),) = asyncio.run(run())
+    assert status == 503
+    assert b"no memory" in body

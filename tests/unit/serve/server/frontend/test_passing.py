@@ -218,7 +218,7 @@ def test_a_request_counts_with_all_of_its_body():
         call = GrpcCall(mock.Mock(), 1)
         request = messages.ModelInferRequest(model_name="echo", id="x" * 10_000, raw_input_contents=[b"abcd"])
         request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-        Asking(GrpcServer(service), call, mock.Mock(), mock.Mock()).take(request.SerializeToString(), b"")
+        Asking(GrpcServer(service), call, mock.Mock()).take(request.SerializeToString(), b"")
         assert [each.request_bytes for each in calls] == [len(text) + 4, request.ByteSize()]
 
     asyncio.run(run())

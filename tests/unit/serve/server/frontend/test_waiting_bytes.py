@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import struct
+from unittest import mock
 
 import pytest
 
@@ -158,7 +159,10 @@ def test_a_compressed_message_is_in_another_process_in_one_turn(wrong):
         service.unpacking = Told()
         server = type("Server", (), {"service": service, "unpacking": service.unpacking, "limits": Limits()})
         server.holdings = Holdings(64 * MIB, asyncio.get_running_loop().time)
-        asking = Asking(server, grpc, lambda parts: answers.append(b"".join(parts)), answers.append)
+        asker = mock.Mock()
+        asker.answered = lambda _, parts: answers.append(b"".join(parts))
+        asker.refused = lambda _, refusal: answers.append(refusal)
+        asking = Asking(server, grpc, asker)
         asking.take(gzip.compress(request.SerializeToString()), b"gzip")
         while grpc.work is not None:
             work, grpc.work = grpc.work, None

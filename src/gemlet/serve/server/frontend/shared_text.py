@@ -1,0 +1,55 @@
+"""A text that is made for all who ask for it meanwhile, and for no more than a part of the time: it takes time by the
+number of models, in which the event loop does nothing else, and clients may ask without end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REST = 9  # times as long as it took, until it is made again
+
+
+class SharedText:
+    """``make`` gives it as it is now. ``clock`` gives seconds."""
+
+    def __init__(self, make: Callable[[], bytes], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._make = make
+        self._clock = clock
+        self._next = 0.0  # by the clock
+        self._waiting: set[asyncio.Future[bytes]] = set()  # a set: none is looked for among all
+        self._planned = False
+
+    async def text(self) -> bytes:
+        """As it is at some time after this was called. Raises what making it does."""
+        loop = asyncio.get_running_loop()
+        if not self._planned:
+            self._planned = True
+            loop.call_later(max(0.0, self._next - self._clock()), self._give)
+        asked: asyncio.Future[bytes] = loop.create_future()
+        self._waiting.add(asked)
+        try:
+            return await asked
+        finally:
+            self._waiting.discard(asked)
+
+    def _give(self) -> None:
+        self._planned = False
+        asking = [asked for asked in self._waiting if not asked.done()]
+        self._waiting.clear()
+        if not asking:
+            return
+        began = self._clock()
+        try:
+            text = self._make()
+        except Exception as error:  # noqa: BLE001  it is theirs who asked
+            for asked in asking:
+                asked.set_exception(error)
+        else:
+            for asked in asking:
+                asked.set_result(text)
+        ended = self._clock()
+        self._next = ended + REST * (ended - began)
