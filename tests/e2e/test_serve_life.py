@@ -104,6 +104,25 @@ def began(repository):
     return (repository / "sleepy" / "1" / "began").exists()
 
 
+def test_what_ends_before_it_has_started_waits_for_no_model(tmp_path):
+    load = 'import pathlib, time\npathlib.Path(__file__).with_name("began").touch()\ntime.sleep(1000)\n'
+    folder = write_model(tmp_path / "models", "slow", "platform: python\nslo: 20s\n" + ONE, load)
+    log = tmp_path / "log"
+    with log.open("w") as words:
+        process = subprocess.Popen(
+            [*COMMAND, str(tmp_path / "models"), "--http-port", "0", "--grpc-port", "0"],
+            stderr=words,
+        )
+    try:
+        wait_for((folder / "1" / "began").exists)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0  # a load may take half an hour
+    finally:
+        process.kill()
+        process.wait()
+    assert "ending before it has started" in log.read_text()
+
+
 def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path):
     with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(2) as pool:
         running = pool.submit(ask, server, "sleepy", 1.0)

@@ -190,10 +190,9 @@ class Server:
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         self._catalog.read()
         self._serving_plan.fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
-        for device in self._fleet.all_devices:
-            await device.start()
-        self._serving_plan.tell_expectation()
-        await self._fleet.apply(self._serving_plan.first_plan())
+        if not await _unless(stop, self._load_first()):
+            logger.info("ending before it has started")
+            return
         self._serving_plan.control(keep, ends, tasks)
         self.unpacking.prepare()
         self._catalog.all_ready()
@@ -218,6 +217,12 @@ class Server:
         for task in background:
             task.cancel()
         await self._drain(frontends)
+
+    async def _load_first(self) -> None:
+        for device in self._fleet.all_devices:
+            await device.start()
+        self._serving_plan.tell_expectation()
+        await self._fleet.apply(self._serving_plan.first_plan())
 
     async def _drain(self, frontends: Sequence[connections.Server]) -> None:
         logger.info("ending: requests left: %d, for %g s at most", self.engine.in_flight, self._options.drain_s)
@@ -288,6 +293,21 @@ class Server:
             self._serving_plan.controller is not None,
             "; ".join(f"{kind}{', ' if kind else ''}{each.origin}: {each.note}" for kind, each in there) or "none",
         )
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether ``work`` was done before ``stop`` was set; it is cancelled otherwise. Raises what it raises."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        return False
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.wait((working, stopping))
 
 
 async def _every(seconds: float, act: Callable[[], Awaitable[None] | None]) -> None:
