@@ -223,8 +223,8 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
             if (std::exchange(m.wants, false)) device.arbiter->request(id, now);
         }
         if (m.room_for == 0) continue;
-        const bool never = !device.residency.fits_fixed(0);
-        if (!never && !device.residency.within()) continue;
+        const bool never = !device.residency.fits_fixed(id, 0);
+        if (!never && !device.residency.within(id)) continue;
         m.page->admission.store(uint32_t(never ? Refusal::kCapacity : Refusal::kNone), std::memory_order_relaxed);
         m.page->answered.store(std::exchange(m.room_for, 0), std::memory_order_release);
         futex_wake_some(m.page->answered);
