@@ -94,6 +94,11 @@ struct Done {
     uint64_t launches = 0, work_ns = 0, moved = 0;
 };
 
+// What a client says that it has on the device: bytes that cannot move, and those that can.
+struct Claim {
+    uint64_t fixed = 0, mapped = 0;
+};
+
 // One client on one device. Owned by the device; drop() alone ends it, together with the client's Place.
 struct Attachment {
     Attachment(ClientId i, Client& c) : id(i), client(&c) {}
@@ -125,6 +130,7 @@ struct Attachment {
     std::unique_ptr<Movable> movable;
     Done counted;             // of what it says that it has done: what its group has
     bool known = false;       // there is something in `counted`: what it moved before is not news
+    Claim claim;              // as it was last read
     Unconfirmed unconfirmed;  // of what it says that it holds
     Unconfirmed hidden;       // what the driver says that it holds besides
     Unconfirmed said;         // of what it says that it had before this daemon, and does not obey

@@ -23,14 +23,11 @@ bool is_pinned(const GroupSpec& spec) {
     return spec.priority == arbiter::Priority::kLatency;
 }
 
-struct Claim {
-    uint64_t fixed, mapped;
-};
-
-// What a client says that it has on the device; it may write anything into its ledger and page.
+// What a client says that it has on the device; it may write anything into its ledger and page, and something else by
+// the next look.
 Claim claim_of(const Attachment& a) {
     const uint64_t used = a.slot.used();
-    Claim claim{.fixed = 0, .mapped = 0};
+    Claim claim;
     uint64_t movable = 0;
     if (a.movable) {
         movable = a.movable->page->movable.load();
@@ -41,7 +38,7 @@ Claim claim_of(const Attachment& a) {
 }
 
 Claim believed_of(const Attachment& a) {
-    Claim claim = claim_of(a);
+    Claim claim = a.claim;
     uint64_t unconfirmed = std::max(a.unconfirmed.bytes(), a.beyond);
     for (uint64_t* part : {&claim.fixed, &claim.mapped}) {
         const uint64_t less = std::min(*part, unconfirmed);
@@ -125,9 +122,12 @@ bool Server::is_beyond_limit(const Device& device, const Attachment& a, uint64_t
     return together > arbiter::plus(limit, limit);
 }
 
+// Each is read once, for all that follows from it: one that is bounded and then read again is not bounded.
+//
 // Members that write their claims as the hook does are within the limit together. What is beyond it all the same,
 // such as memory from before it fell, the driver confirms.
-void Server::bound_claims(Device& device) {
+void Server::read_claims(Device& device) {
+    for (const auto& [id, a] : device.attachments) a->claim = claim_of(*a);
     if (!device.confirms) return;
     std::unordered_map<const Ledger*, uint64_t> left;
     const auto rest_of = [&](const Slot& slot) -> uint64_t& {
@@ -138,10 +138,7 @@ void Server::bound_claims(Device& device) {
         rest -= taken;
         return taken;
     };
-    const auto claimed_by = [](const Attachment& a) {
-        const Claim claim = claim_of(a);
-        return arbiter::plus(claim.fixed, claim.mapped);
-    };
+    const auto claimed_by = [](const Attachment& a) { return arbiter::plus(a.claim.fixed, a.claim.mapped); };
     for (const auto& [id, a] : device.attachments) take(rest_of(a->slot), std::min(claimed_by(*a), a->confirmed));
     for (const auto& [id, absent] : absent_)
         if (absent.device.lock().get() == &device)
@@ -188,7 +185,7 @@ bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
 // Reads what clients say, publishes what follows, and lets those run whose memory is there.
 void Server::settle_residency(Device& device, Nanoseconds now) {
     if (!limits_residency(device)) return;
-    bound_claims(device);
+    read_claims(device);
     std::vector<arbiter::Residency::Report> reports;
     reports.reserve(device.attachments.size());
     for (auto& [id, a] : device.attachments) {
@@ -226,8 +223,8 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
             if (std::exchange(m.wants, false)) device.arbiter->request(id, now);
         }
         if (m.room_for == 0) continue;
-        const bool never = !device.residency.fits_fixed(0);
-        if (!never && !device.residency.within()) continue;
+        const bool never = !device.residency.fits_fixed(id, 0);
+        if (!never && !device.residency.within(id)) continue;
         m.page->admission.store(uint32_t(never ? Refusal::kCapacity : Refusal::kNone), std::memory_order_relaxed);
         m.page->answered.store(std::exchange(m.room_for, 0), std::memory_order_release);
         futex_wake_some(m.page->answered);
@@ -271,10 +268,10 @@ void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const
     }
 }
 
-// What it says of its fixed memory; of the rest, what it was admitted with, and allowed: that it may take until it
-// learns that nobody allows anything any more.
+// What it said of its fixed memory when that was last read; of the rest, what it was admitted with, and allowed: that
+// it may take until it learns that nobody allows anything any more.
 OnDevice Server::on_device(const Device& device, const Attachment& a) {
-    const uint64_t fixed = claim_of(a).fixed;
+    const uint64_t fixed = a.claim.fixed;
     return {arbiter::plus(fixed - std::min(fixed, a.beyond), a.hidden.bytes()), device.residency.movable(a.id),
             device.residency.committed(a.id)};
 }

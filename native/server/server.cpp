@@ -343,6 +343,7 @@ void Server::drop(Client& client, const char* why) {
         left.state = "gone";
         trace_.left(client.who, std::move(left));
         count(*device, *attachment);
+        read_claims(*device);
         const OnDevice has = on_device(*device, *attachment);
         device->arbiter->remove_client(attachment->id, now);
         device->residency.leave(attachment->id, now);

@@ -275,7 +275,7 @@ class Server {
     // server/residency.cpp
     uint64_t host_left(const Device& device) const;
     static bool limits_residency(const Device& device);
-    void bound_claims(Device& device);
+    void read_claims(Device& device);
     static bool is_beyond_limit(const Device& device, const Attachment& attachment, uint64_t movable);
     void join_residency(Device& device, Attachment& attachment, const Group& group, const Absent* before,
                         Nanoseconds now);

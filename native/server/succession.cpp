@@ -57,6 +57,7 @@ std::vector<LedgerImage> Server::members() {
 }
 
 std::vector<LedgerImage> Server::ledgers() {
+    for (const auto& device : devices_) read_claims(*device);
     std::map<const Ledger*, std::vector<HeldSlot>> held;
     const auto note = [&](const auto& owner, const Slot& slot, uint32_t contexts, const OnDevice& has) {
         if (owner.process.get() < 0) return;  // nobody could tell when it ends

@@ -5,7 +5,7 @@ loaded anyway, and plain strings, because importing ``pathlib`` alone takes seve
 
     what            environment          default
     lib_dir         GEMLET_LIB_DIR       <package>/_lib
-    runtime_dir     GEMLET_RUNTIME_DIR   $XDG_RUNTIME_DIR/gemlet, else /tmp/gemlet-<uid>
+    runtime_dir     GEMLET_RUNTIME_DIR   $XDG_RUNTIME_DIR/gemlet if that is the user's, else /tmp/gemlet-<uid>
     state_dir       XDG_STATE_HOME       ~/.local/state/gemlet/<host>, /var/lib/gemlet of the system's daemon
     config          GEMLET_CONFIG        ~/.config/gemlet/gemlet.toml, /etc/gemlet/gemlet.toml
 
@@ -73,8 +73,8 @@ def system_runtime_dir() -> str:
 def runtime_dir() -> str:
     """Directory of this user's daemon: sockets and its lock.
 
-    The default is created when it is missing. A directory in /tmp is used only if it belongs to this user and nobody
-    else can write to it: otherwise another user could put a socket there and pose as the daemon.
+    The default is created when it is missing. A directory is used only if it belongs to this user and nobody else can
+    write to it, and so is a session's: otherwise another user could put a socket there and pose as the daemon.
     Raises GemletError if there is no such directory.
     """
     configured = os.environ.get("GEMLET_RUNTIME_DIR")
@@ -83,13 +83,23 @@ def runtime_dir() -> str:
         _make_private(path)
         return path
     session = os.environ.get("XDG_RUNTIME_DIR")
-    if session and os.path.isdir(session) and os.access(session, os.W_OK):
+    if session and _is_ours_alone(session):
         path = os.path.join(os.path.abspath(session), "gemlet")
     else:
         path = _without_session()
     _make_private(path)
     _check_private(path)
     return path
+
+
+def _is_ours_alone(session: str) -> bool:
+    """`su` and `sudo -E` leave the session of who calls them, and its owner can replace what others have in it."""
+    try:
+        status = os.stat(session)
+    except OSError:
+        return False
+    ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return ours and stat.S_ISDIR(status.st_mode) and os.access(session, os.W_OK)
 
 
 def _without_session() -> str:

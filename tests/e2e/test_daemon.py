@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -89,6 +90,20 @@ def test_sigterm_ends_it_cleanly(gemlet):
     assert "stopped" in log
     left = {path.name for path in (gemlet.directory / "sim").iterdir() if path.is_socket()}
     assert left == set()
+
+
+def test_a_log_that_nobody_reads_holds_up_nobody(gemlet):
+    """As on a terminal that is held: users cause lines, and would keep each other out."""
+    process = foreground(gemlet)
+    with connection(gemlet) as daemon:
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
+        for _ in range(20):
+            daemon.call("note", topic="test", text="x" * 400)
+        assert daemon.call("ping")["pid"] == process.pid
+    process.terminate()
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "stopped" in log
 
 
 def test_a_second_one_names_the_first(gemlet):

@@ -58,7 +58,7 @@ def test_a_daemon_of_a_session_is_found_outside_of_it_and_the_other_way_round(
     monkeypatch.setattr(paths, "SHARED", str(tmp_path / "tmp"))
     monkeypatch.setattr(paths, "SESSIONS", str(tmp_path / "run"))
     session = tmp_path / "run" / str(os.getuid())
-    session.mkdir(parents=True)
+    session.mkdir(mode=0o700, parents=True)
     with monkeypatch.context() as inside:
         inside.setenv("XDG_RUNTIME_DIR", str(session))
         assert [str(each.directory) for each in address.candidates()[1:]] == [f"{session}/gemlet"]
@@ -96,12 +96,23 @@ def test_runtime_directory_behind_a_symlink_is_refused(monkeypatch: pytest.Monke
 
 
 def test_runtime_directory_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    owner = os.getuid()
-    paths.runtime_dir()
-    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    with pytest.raises(GemletError, match="another user"):
+    """Its session is not used at all: `su` leaves it to root, and that user could put another daemon in ours' place."""
+    (tmp_path / "session").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "session"))
+    monkeypatch.setattr(paths, "SHARED", str(tmp_path))
+    uid = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    with pytest.raises(GemletError, match=f"gemlet-{uid} belongs to another user"):
         paths.runtime_dir()
+    assert not (tmp_path / "session" / "gemlet").exists()
+
+
+def test_session_that_others_can_write_to_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(paths, "SHARED", str(tmp_path))
+    (tmp_path / "session").mkdir()
+    (tmp_path / "session").chmod(0o777)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "session"))
+    assert paths.runtime_dir() == str(tmp_path / f"gemlet-{os.getuid()}")
 
 
 def test_configuration_search_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

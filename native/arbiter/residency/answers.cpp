@@ -48,16 +48,22 @@ uint64_t Residency::held() const {
     return sum;
 }
 
-bool Residency::within() const {
-    const auto all = scopes();
-    return std::all_of(all.begin(), all.end(),
-                       [](const Scope& scope) { return scope.sums->committed + scope.sums->fixed <= scope.limit; });
+template <class Holds>
+bool Residency::in_all_scopes_of(ClientId client, Holds&& holds) const {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return true;
+    const Scopes scopes = scopes_of(found->second);
+    return std::all_of(scopes.begin(), scopes.end(), holds);
 }
 
-bool Residency::fits_fixed(uint64_t bytes) const {
-    const auto all = scopes();
-    return std::all_of(all.begin(), all.end(),
-                       [&](const Scope& scope) { return Total(scope.sums->largest) + bytes <= room(scope); });
+bool Residency::within(ClientId client) const {
+    return in_all_scopes_of(
+        client, [](const Scope& scope) { return scope.sums->committed + scope.sums->fixed <= scope.limit; });
+}
+
+bool Residency::fits_fixed(ClientId client, uint64_t bytes) const {
+    return in_all_scopes_of(
+        client, [&](const Scope& scope) { return scope.sums->fixed + scope.sums->largest + bytes <= scope.limit; });
 }
 
 uint64_t Residency::ceiling(ClientId client) const {

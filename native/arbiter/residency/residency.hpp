@@ -117,9 +117,10 @@ class Residency {
 
     bool resident(ClientId client) const;  // all its memory is on the device and may stay
     bool may_stay(ClientId client) const;  // no order to go: resident, or on its way to it
+    // Within the limits that bind the client, and not those of other groups, which others may be beyond for ever.
     // Room for memory that cannot move, `bytes` more than is accounted for. False: it never fits.
-    bool fits_fixed(uint64_t bytes) const;
-    bool within() const;  // what clients hold, fixed memory included, is within the capacity
+    bool fits_fixed(ClientId client, uint64_t bytes) const;
+    bool within(ClientId client) const;  // what clients hold, fixed memory included
 
     Nanoseconds next_event() const { return next_; }
     void tick(Nanoseconds now) { settle(now); }
@@ -215,6 +216,8 @@ class Residency {
     // Makes the sums anew if something has changed since.
     void refresh() const;
     Scopes scopes_of(const Member& member) const;
+    template <class Holds>
+    bool in_all_scopes_of(ClientId client, Holds&& holds) const;
     std::vector<Scope> scopes() const;
 
     uint64_t may_be_granted(const Member& member) const;  // movable bytes, by the limits of the device

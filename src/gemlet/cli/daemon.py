@@ -80,10 +80,11 @@ def command(
     from gemlet.daemon import logs
     from gemlet.daemon.answers import api
     from gemlet.daemon.inventory import NvmlInventory
+    from gemlet.daemon.log_writer import to_standard_error
     from gemlet.daemon.options import DaemonOptions
     from gemlet.daemon.service import Service, run_until_signalled
 
-    logs.configure(logging.DEBUG if verbose else logging.INFO)
+    logs.configure(logging.DEBUG if verbose else logging.INFO, to_standard_error())
     if system and simulate:
         raise UsageError(
             "--system and --simulate do not go together: one serves real devices, the other simulated ones",

@@ -12,7 +12,7 @@ from gemlet.cli import options
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemlet.serve.server.log_writer import LogWriter
+    from gemlet.daemon.log_writer import LogWriter
     from gemlet.serve.server.options import ServerOptions
     from gemlet.serve.server.server import Started
 
@@ -230,16 +230,13 @@ async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:
     import logging
     import os
     import signal
-    import sys
 
     from gemlet.daemon import logs
+    from gemlet.daemon.log_writer import to_standard_error
     from gemlet.serve.server.frontend.logs import LogTail
-    from gemlet.serve.server.log_writer import LogWriter
     from gemlet.serve.server.server import Server
 
-    # Where standard error is closed, what is opened next gets its number.
-    there = sys.stderr is not None
-    writer = LogWriter(sys.stderr.fileno() if there else os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+    writer = to_standard_error()
     logs.configure(logging.DEBUG if verbose else logging.INFO, writer)
     tail = LogTail()
     logging.getLogger("gemlet").addHandler(tail)

@@ -5,6 +5,7 @@ observer.py      what it sees: usage, devices, programs outside, the status
 sockets.py       what programs join through
 succession.py elder.py    one daemon takes over from another under programs that run; one that hands over
 address.py lock.py notify.py logs.py    its directory; one daemon for each; "ready"; its log
+log_writer.py    writes the log, for which nothing else waits
 lock_holders.py  whether it is a daemon that keeps another one out
 directory_trust.py    whether other users could put their sockets where the daemon's are
 native.py        the native server as Python sees it

@@ -28,8 +28,9 @@ def test_a_claim_is_promised_no_more_of_the_host_than_there_is(scene: Make) -> N
 def test_an_absurd_claim_does_not_refuse_others_what_cannot_move(scene: Make) -> None:
     s = scene(capacity=10 * GIB)
     s.client(0)
+    s.client(1)
     s.residency.adopt(0, ABSURD, 0, s.now)
-    assert s.residency.fits_fixed(0)
+    assert s.residency.fits_fixed(1, 0)
 
 
 def test_one_that_never_fits_does_not_hold_up_the_queue(scene: Make) -> None:

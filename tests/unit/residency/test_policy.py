@@ -164,12 +164,31 @@ def test_memory_that_cannot_move_counts(scene: Make) -> None:
     assert s.resident() == {0, 1}
     s.residency.set_fixed(0, 10 * GIB, s.now)
     s.collect()
-    assert not s.residency.within()
+    assert not s.residency.within(0)
     s.settle()
-    assert s.residency.within()
+    assert s.residency.within(0)
     assert s.mapped[0] + s.mapped[1] == 90 * GIB
-    assert s.residency.fits_fixed(30 * GIB)
-    assert not s.residency.fits_fixed(31 * GIB)
+    assert s.residency.fits_fixed(0, 30 * GIB)
+    assert not s.residency.fits_fixed(0, 31 * GIB)
+
+
+def test_memory_that_cannot_move_never_fits_beyond_the_capacity(scene: Make) -> None:
+    s = scene(capacity=10 * GIB)
+    s.client(0)
+    s.residency.set_fixed(0, 10 * GIB, s.now)
+    assert s.residency.fits_fixed(0, 0)
+    assert not s.residency.fits_fixed(0, 1)
+
+
+def test_memory_that_cannot_move_is_bound_by_the_limits_of_its_own_group(scene: Make) -> None:
+    s = scene(capacity=10 * GIB)
+    s.residency.set_group(1, GIB, 1.0, s.now)
+    s.client(0)
+    s.client(1, group=1)
+    s.residency.set_fixed(1, 2 * GIB, s.now)
+    for number, is_bound in enumerate((False, True)):
+        assert s.residency.within(number) is not is_bound
+        assert s.residency.fits_fixed(number, 0) is not is_bound
 
 
 def test_the_place_of_one_that_died_is_not_given_away_before_its_memory_is_gone(scene: Make) -> None:

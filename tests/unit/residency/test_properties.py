@@ -62,7 +62,7 @@ def test_never_more_than_fits(scene: Make, steps: list[Any]) -> None:
                 s.idle(number)
             case ["obey", number, most]:
                 s.obey(number, most)
-            case ["fixed", number, size] if s.residency.fits_fixed(size):
+            case ["fixed", number, size] if s.residency.fits_fixed(number, size):
                 # As the hook does it: only while there is room.
                 total = sum(s.fixed.values()) - s.fixed[number] + size
                 if s.residency.held() - sum(s.fixed.values()) + total <= CAPACITY and group_of(number) == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -249,6 +250,48 @@ def test_claims_that_come_and_go_are_within_the_limit_of_their_group(scene: Scen
         for liar in liars:
             claims(liar, 7 * GIB if number % 2 else 0, number)
             assert scene.is_in()
+
+
+def test_a_claim_that_changes_while_it_is_looked_at_is_within_the_limit(scene: Scene) -> None:
+    scene.served.server.set_group("liar", memory=GIB)
+    scene.confirm(0)
+    liars = [scene.liar, *(RawClient(scene.served.path, "liar").attach() for _ in range(50))]
+    slots = slice(wire.OFFSETS["GroupLedger.slots"], None)
+    nothing, much = (size.to_bytes(8, "little") * 1024 for size in (0, 7 * GIB))
+    ends = threading.Event()
+
+    def waver() -> None:
+        while not ends.is_set():
+            scene.liar.ledger.memory[slots] = much
+            scene.liar.ledger.memory[slots] = nothing
+
+    wavering = threading.Thread(target=waver)
+    wavering.start()
+    try:
+        for number in range(1, 20):
+            for liar in liars:
+                admits(liar, 0, number)
+                assert scene.is_in()
+    finally:
+        ends.set()
+        wavering.join()
+
+
+def test_what_it_claims_as_it_leaves_is_within_the_limit(scene: Scene) -> None:
+    scene.served.server.set_group("liar", memory=GIB)
+    scene.confirm(0)
+    liar = RawClient(scene.served.path, "liar", own_process=True).attach()
+    liar.ledger.put("slots", 7 * GIB, index=liar.slot)
+    assert liar.process is not None
+    pid = liar.process.pid
+    (told,) = (s for ledger in scene.served.server.members() for s in ledger["slots"] if s["pid"] == pid)
+    assert told["fixed"] == GIB  # what the daemon after this one believes
+    liar.ledger.put("slots", 8 * GIB, index=liar.slot)
+    liar.close()
+    wire.eventually(lambda: scene.served.groups()["liar"]["awaited"])
+    for _ in range(5):
+        scene.served.server.set_memory_of_processes(DEVICE, [(pid, None, (8 * GIB, 0, 0))])
+        assert scene.is_in()
 
 
 def test_what_is_within_the_limit_counts_before_the_driver_has_it(scene: Scene) -> None:

@@ -7,7 +7,6 @@ backend_choice.py   what it runs on: backend, devices, profiles
 serving_plan.py     which plan is in force when;  initial_plan.py the first one
 fleet.py            a plan brought into force;  scaling.py as many executors as the load needs
 catalog.py          which models of the repository are served
-log_writer.py       the log on standard error
 traces.py           spans of requests for OpenTelemetry;  trace_session.py: how they travel
 to_its_end.py       waiting for work that cannot be stopped
 repository/         models in directories

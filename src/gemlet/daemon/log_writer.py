@@ -1,6 +1,6 @@
 """The log on standard error, by a thread: nothing else waits where it is a pipe that is not read.
 
-Clients cause lines, and a terminal that is held or a collector that hangs would hold up all of them. On a
+Clients and users cause lines, and a terminal that is held or a collector that hangs would hold up all of them. On a
 full disk lines are lost.
 """
 
@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import select
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -57,3 +58,10 @@ class LogWriter(logging.Handler):
                     except BlockingIOError:
                         select.select((), (self._descriptor,), ())
             self._lines.task_done()
+
+
+def to_standard_error() -> LogWriter:
+    """One for this process. Raises RuntimeError as that does."""
+    # Where standard error is closed, what is opened next gets its number.
+    there = sys.stderr is not None
+    return LogWriter(sys.stderr.fileno() if there else os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))

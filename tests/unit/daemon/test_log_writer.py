@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
-from gemlet.serve.server import log_writer
-from gemlet.serve.server.log_writer import LogWriter
+from gemlet.daemon import log_writer
+from gemlet.daemon.log_writer import LogWriter
 
 
 def test_a_pipe_that_is_not_read_holds_up_nobody_and_what_is_lost_is_told(monkeypatch):
