@@ -54,7 +54,7 @@ def test_a_program_that_never_fits_is_told_so(gemlet):
     out, err = program.communicate(timeout=30)
     assert out == ""
     assert "not counting contexts, and this process alone wants 0.15 GiB" in err
-    assert "gemlet set 'a b' --resident 2GiB --simulate" in err
+    assert "gemlet set --resident 2GiB --simulate 'a b'" in err
     assert "cuMemAlloc_v2: 2" in err
 
 

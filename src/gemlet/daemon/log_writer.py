@@ -17,6 +17,7 @@ from contextlib import suppress
 
 MAX_LINES = 10_000  # that wait to be written; further ones are lost
 FLUSH_S = 1.0
+STANDARD_ERROR = 2
 
 
 class LogWriter(logging.Handler):
@@ -64,4 +65,4 @@ def to_standard_error() -> LogWriter:
     """One for this process. Raises RuntimeError as that does."""
     # Where standard error is closed, what is opened next gets its number.
     there = sys.stderr is not None
-    return LogWriter(sys.stderr.fileno() if there else os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+    return LogWriter(STANDARD_ERROR if there else os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))

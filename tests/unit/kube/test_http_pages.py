@@ -27,28 +27,40 @@ async def broken():
     return Page("no daemon\n", 503)
 
 
-def with_pages(scenario):
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return probe.getsockname()[1]
+
+
+def with_pages(scenario):
+    pages = {"/metrics": metrics, "/large": large, "/healthz": broken}
 
     async def whole():
-        serving = asyncio.create_task(
-            http_pages.serve({"/metrics": metrics, "/large": large, "/healthz": broken}, port)
-        )
-        try:
-            async with asyncio.timeout(120):
-                while True:
-                    try:
-                        await asyncio.to_thread(scenario, port)
-                        break
-                    except ConnectionRefusedError:
-                        await asyncio.sleep(0.01)
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+        async with asyncio.timeout(120):
+            # What was free may be another test's by now.
+            while not await served(scenario, pages, free_port()):
+                pass
 
     asyncio.run(whole())
+
+
+async def served(scenario, pages, port):
+    """Whether the pages were there for the scenario: False where the port is taken."""
+    serving = asyncio.create_task(http_pages.serve(pages, port))
+    try:
+        while not serving.done():
+            try:
+                await asyncio.to_thread(scenario, port)
+                return True
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.01)
+        with contextlib.suppress(OSError):
+            serving.result()
+        return False
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 def ask(port, path, method="GET"):
