@@ -294,8 +294,10 @@ wire::Message hello(bool limited) {
     return m;
 }
 
-// Whether the daemon answers. Says why not, unless the program has closed the socket meanwhile (`closed`).
-bool greet(int fd, ino_t inode, const wire::Message& hello, wire::Message& answer, bool& closed) {
+// Whether the daemon answers. Says why not, unless the program has closed the socket meanwhile, or the daemon for the
+// first time: one that is killed just then answers no more than one of another version, which is still there
+// (`closed`).
+bool greet(int fd, ino_t inode, const wire::Message& hello, wire::Message& answer, int& unanswered, bool& closed) {
     size_t none;
     // If it cannot be sent, the daemon has said why not, and closed the socket.
     const ssize_t sent = calls::send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
@@ -304,7 +306,7 @@ bool greet(int fd, ino_t inode, const wire::Message& hello, wire::Message& answe
         (sent == ssize_t(sizeof hello) || answer.status != wire::Status::kOk))
         return true;
     const int error = errno;
-    closed = inode_of(fd) != inode;
+    closed = inode_of(fd) != inode || (error != EAGAIN && unanswered++ == 0);
     if (closed) return false;
     const char* socket = destination().socket;
     if (error == EAGAIN)
@@ -367,8 +369,9 @@ bool is_welcome(wire::Message& answer, bool limited) {
     return true;
 }
 
-// With `request_mutex`. `closed`: the program closed the socket meanwhile, so nothing is known of the daemon.
-bool join(bool again, bool limited, bool& closed) {
+// With `request_mutex`. `unanswered`: how often a daemon closed the socket. `closed`: it was closed meanwhile, so
+// nothing is known of the daemon.
+bool join(bool again, bool limited, int& unanswered, bool& closed) {
     constexpr uint64_t kAskAgain = 2'000'000'000;
     closed = false;
     if (our_socket() >= 0) return true;
@@ -378,7 +381,7 @@ bool join(bool again, bool limited, bool& closed) {
     const ino_t inode = inode_of(fd.get());
     if (!reach_daemon(fd.get(), inode, again, closed)) return false;
     wire::Message answer{};
-    if (!greet(fd.get(), inode, hello(limited), answer, closed)) return false;
+    if (!greet(fd.get(), inode, hello(limited), answer, unanswered, closed)) return false;
     if (!is_welcome(answer, limited)) return false;
     attachments_so_far().clear();
     answer.group[sizeof answer.group - 1] = 0;
@@ -399,8 +402,9 @@ bool connect_daemon(bool again, bool limited) {
     constexpr int kTries = 8;  // a program that closes all its files does so once or twice
     std::lock_guard lock(request_mutex);
     bool closed = true;
+    int unanswered = 0;
     for (int tries = 0; closed && tries < kTries; ++tries)
-        if (join(again, limited, closed)) return true;
+        if (join(again, limited, unanswered, closed)) return true;
     if (closed)
         say_once(Topic::kDaemon, "the program closes the connection to the daemon at %s: %s", destination().socket,
                  outcome());

@@ -69,20 +69,21 @@ CUresult open(CUdeviceptr* pointer, Call&& call) {
     if (result != CUDA_SUCCESS || reentry.nested() || !pointer) return result;
     tied.store(1, std::memory_order_relaxed);
     const CUdevice device = current_device();
-    {
-        std::lock_guard lock(imported().mutex);
-        if (auto known = imported().by_handle.find(*pointer); known != imported().by_handle.end()) {
-            ++known->second.times;
-            return result;
-        }
+    // Held while it is charged: other threads may open the handle, too, and one of them pays.
+    std::unique_lock lock(imported().mutex);
+    auto& by_handle = imported().by_handle;
+    if (auto known = by_handle.find(*pointer); known != by_handle.end()) {
+        ++known->second.times;
+        return result;
     }
     const uint64_t bytes = bytes_at(*pointer, device);
     if (bytes == 0) return result;
     if (!charge(device, bytes)) {
+        lock.unlock();
         real::cuIpcCloseMemHandle(*pointer);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    open_again(*pointer, {bytes, device, current_context(), 1});
+    by_handle.emplace(*pointer, Opened{bytes, device, current_context(), 1});
     return result;
 }
 

@@ -8,6 +8,7 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/streams.h"
+#include "hook/swap/stream_ordered.h"
 
 namespace gemlet::hook {
 
@@ -135,6 +136,11 @@ uint64_t next_step(Mover& m) {
         space.publish();
         tell_if_order_is_new(space, seen_before);
         lock.unlock();
+        // Memory of cuMemAlloc that cuMemFreeAsync freed: no later call of the program need come across it.
+        if (context && m.going.empty()) {
+            ContextScope scope(context);
+            if (scope.ok()) release_unpooled(space);
+        }
         return tend_host_side(m, context, movable, kRestOpen);
     }
     if (!context) {

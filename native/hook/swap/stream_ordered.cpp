@@ -122,6 +122,12 @@ bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> 
     return some;
 }
 
+void release_unpooled(SwapSpace& space) {
+    constexpr CUmemoryPool kNone = nullptr;
+    std::unique_lock allocating(space.allocating, std::try_to_lock);  // outermost, and the mover has other locks
+    if (allocating) release_freed(space, 0, kNone, false);
+}
+
 void free_blocks_are_dead(SwapSpace& space) {
     for (const FreedBlock& block : space.freed)
         if (Reservation* r = find_in(space, block.start))

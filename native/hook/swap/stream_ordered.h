@@ -12,5 +12,7 @@ bool is_freed(const SwapSpace& space, CUdeviceptr pointer);
 // False if there was nothing to give back.
 bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> pool = std::nullopt,
                    bool wait = true);
+// Gives back what was freed so, is of no pool, and is not in use any more. Nothing if a thread allocates just now.
+void release_unpooled(SwapSpace& space);
 
 }  // namespace gemlet::hook

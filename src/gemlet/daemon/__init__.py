@@ -35,4 +35,5 @@ allocator.py     memory of large answers goes back to the kernel
 mps.py           gemlet's MPS control daemon;  mps_state.py: its states;  pipe_directories.py: those of others
 mps_environment.py mps_answers.py    a program's variables of MPS; answers about MPS
 connection.py autostart.py    the command line's side: asking a daemon, and starting one
+fresh_process.py what one that is started does not take over from the command
 """

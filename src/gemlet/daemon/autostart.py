@@ -159,9 +159,12 @@ def _clean_environment() -> dict[str, str]:
 
 
 def _spawn_detached(command: list[str], *, environment: dict[str, str], log: Path) -> None:
+    from gemlet.daemon.fresh_process import start_afresh
+
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
+        with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel has reaped it
+            os.waitpid(child, 0)
         return
     try:  # in the child: only what cannot fail half-way, then exec; never return into the caller's code
         os.setsid()
@@ -169,6 +172,7 @@ def _spawn_detached(command: list[str], *, environment: dict[str, str], log: Pat
             os._exit(0)
         os.umask(0o077)
         os.chdir("/")
+        start_afresh()
         null = os.open(os.devnull, os.O_RDONLY)
         # O_NONBLOCK: a FIFO of that name is not waited for.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -81,6 +81,21 @@ def test_a_program_runs_on_under_an_old_daemon(
     assert hint in said[1]
 
 
+def test_a_daemon_that_is_killed_before_it_answers_is_not_of_another_version(machine: Machine) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(machine.socket)
+        listener.listen()
+        running = machine.start("g", "work", 0.1)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            listener.close()  # as a kill does, with all that it has open
+    code, out, err = running.end()
+    assert code == 0, (out, err)
+    assert "no daemon at" in err
+    assert "version" not in err
+
+
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_strict_program_does_not(machine: Machine, old_daemon: Callable[[bytes], None], answer: str) -> None:
     old_daemon(ANSWERS[answer])

@@ -138,6 +138,17 @@ def test_what_is_put_aside_makes_room(swapping: Make) -> None:
     assert s.most() <= 20
 
 
+@pytest.mark.parametrize("size", [8 * MIB, 5000])
+def test_plain_memory_that_a_stream_frees_goes_without_another_call(swapping: Make, size: int) -> None:
+    """It is of no pool, which could hand it out again."""
+    s = swapping(200)
+    a = s.start("a")
+    a.done("alloc", 0, size)
+    a.done("launch", 400_000)
+    a.done("freeasync", 0)
+    eventually(lambda: s.memory(a)["bytes"] == 0 and s.served.used("a") == CONTEXT)
+
+
 def test_a_pool_says_what_it_has(swapping: Make) -> None:
     s = swapping(200)
     a = s.start("a")

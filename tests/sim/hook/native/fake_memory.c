@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,6 +47,9 @@ static struct mapping mappings[64];
 static struct slab* open_slab;
 static struct pool default_pool, *pools[16] = {&default_pool};
 static uint64_t slab_bytes, physical_bytes;
+static const uint64_t kShared = 64 << 20, kSharedAddress = 0x600000000000;  // of another process
+static int opens;
+static pthread_barrier_t* openers;
 
 static uint64_t up(uint64_t n, uint64_t unit) {
     return (n + unit - 1) / unit * unit;
@@ -82,7 +86,7 @@ int fake_pool_reads_while_capturing(void) {
 
 uint64_t fake_held(void) {
     pthread_mutex_lock(&mutex);
-    uint64_t held = slab_bytes + physical_bytes + graph_memory;
+    uint64_t held = slab_bytes + physical_bytes + graph_memory + (opens ? kShared : 0);
     for (int i = 0; i < kMaximum; ++i) held += items[i].held;
     for (int i = 0; i < 16; ++i) held += pools[i] ? pools[i]->reserved : 0;
     pthread_mutex_unlock(&mutex);
@@ -265,6 +269,42 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* exchanged) {
     CUstreamCaptureMode before = mode;
     mode = *exchanged;
     *exchanged = before;
+    return CUDA_SUCCESS;
+}
+
+// --- memory of another process
+// ---------------------------------------------------------------------------------------
+
+void fake_openers_meet(int threads) {
+    static pthread_barrier_t meeting;
+    pthread_barrier_init(&meeting, NULL, (unsigned)threads);
+    openers = &meeting;
+}
+// A handle that is opened again gives the same pointer.
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags) {
+    ENTER(cuIpcOpenMemHandle_v2)
+    ++opens;
+    *pointer = kSharedAddress;
+    pthread_mutex_unlock(&mutex);
+    if (openers) pthread_barrier_wait(openers);
+    return CUDA_SUCCESS;
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+    ENTER(cuIpcCloseMemHandle)
+    if (pointer != kSharedAddress || opens == 0) LEAVE(CUDA_ERROR_INVALID_VALUE);
+    --opens;
+    LEAVE(CUDA_SUCCESS);
+}
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL || pointer != kSharedAddress) return CUDA_ERROR_INVALID_VALUE;
+    sched_yield();  // to threads that ask the same
+    *(int*)value = 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
+    if (pointer != kSharedAddress) return CUDA_ERROR_INVALID_VALUE;
+    *base = kSharedAddress;
+    *bytes = kShared;
     return CUDA_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <barrier>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -347,6 +348,32 @@ void the_limit_is_what_the_program_sees() {
     SAME(total, uint64_t{80} << 30);
 }
 
+void a_handle_that_threads_open_at_once_is_charged_once() {
+    constexpr uint64_t kShared = 64 * kMiB;
+    constexpr int kThreads = 4, kRounds = 500;
+    limit(kShared);
+    fake_openers_meet(kThreads);
+    std::barrier all(kThreads);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+        threads.emplace_back([&] {
+            for (int round = 0; round < kRounds; ++round) {
+                CUdeviceptr p = 0;
+                SAME(uint64_t(cuIpcOpenMemHandle_v2(&p, {}, 0)), CUDA_SUCCESS);
+                all.arrive_and_wait();
+                SAME(used(), kShared);
+                SAME(fake_held(), kShared);
+                all.arrive_and_wait();
+                SAME(uint64_t(cuIpcCloseMemHandle(p)), CUDA_SUCCESS);
+                all.arrive_and_wait();
+                SAME(used(), 0);
+                SAME(fake_held(), 0);
+                all.arrive_and_wait();
+            }
+        });
+    for (auto& thread : threads) thread.join();
+}
+
 void threads_at_the_limit() {
     constexpr uint64_t kLimit = 64 * kMiB;
     limit(kLimit);
@@ -390,6 +417,7 @@ const struct {
     CASE(contexts_take_their_memory_with_them),
     CASE(graphs_count_what_they_reserve),
     CASE(the_limit_is_what_the_program_sees),
+    CASE(a_handle_that_threads_open_at_once_is_charged_once),
     CASE(threads_at_the_limit),
 };
 
