@@ -7,7 +7,8 @@ infer_json.py    a request and its answer as JSON and binary tensors;  json_tens
 answer_form.py   which outputs an answer has, and how each is sent;  pieces.py: large ones, without copies
 request_checks.py shapes, sizes and texts that a request may have;  request_parameters.py: what its parameters ask for
 connections.py   listens for either protocol, and chooses which connections there may be
-http_server.py   what those of HTTP share;  http_connection.py: one of them: parsing, order of answers, back pressure
+http_server.py   what those of HTTP share;  http_connection.py: one of them: turns, order of answers, back pressure
+http_incoming.py the request that comes on one, as it is parsed
 http_exchange.py a request and its answer;  http_inference.py: inference;  http_routes.py: everything else
 grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a request and its answer as messages
 raw_messages.py  usual requests over gRPC, read by their bytes

@@ -1,9 +1,9 @@
-"""HTTP/1.1 connections: requests in by httptools, answers out in the order of the requests.
+"""HTTP/1.1 connections: requests in (http_incoming.py), answers out in the order of the requests.
 
 What becomes of an inference request is in http_inference.py; everything else is a task of http_routes.py. A client that
 does not read its answers is not read from either.
 
-What clients may take is in limits.py. A connection holds nothing after it is lost: its parser knows it, and the two
+What clients may take is in limits.py. A connection holds nothing after it is lost: what comes knows it, and the two
 would keep each other, and a body that was never finished, until somebody collects garbage.
 """
 
@@ -14,8 +14,6 @@ import contextlib
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
-
-import httptools
 
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import now_ms
@@ -29,6 +27,7 @@ from gemlet.serve.server.frontend import (
     unpacking,
 )
 from gemlet.serve.server.frontend.http_exchange import Exchange
+from gemlet.serve.server.frontend.http_incoming import Bad, Incoming
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 
 if TYPE_CHECKING:
@@ -43,18 +42,6 @@ UNFINISHED = 10  # times as much counts what begins a header and does not end it
 TOO_MUCH = "clients hold too much: this request was under way for the longest"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 GONE_S = 0.1  # between looks whether a client that sends no more is there
-TRACE_BYTES = 64  # of a traceparent, which has 55
-
-
-class Bad(Exception):
-    """A request that is not HTTP as this server accepts it, or too large; the connection ends with it."""
-
-    def __init__(self, status: int, message: str, reason: str = "invalid", more: bytes = b"") -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.reason = reason
-        self.more = more
 
 
 class Server(http_inference.Server, Protocol):
@@ -77,7 +64,6 @@ class Connection(asyncio.Protocol):
         self.regions = server.service.regions.of(self._user)
         self._limits = server.limits
         self._service = server.service
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._exchanges: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,12 +80,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0  # of answers that wait for those before them
         self._large_bytes = 0  # of requests that another process reads, and answers that it writes
         self._held = 0  # as holdings know it
-        self._url = b""
-        self._trace = b""
-        self._body: bytes | bytearray = b""
-        self._body_bytes = 0
-        self._json_length: int | None = None
-        self._reset()
+        self._request = Incoming(self)
 
     @property
     def draining(self) -> bool:
@@ -118,7 +99,7 @@ class Connection(asyncio.Protocol):
         self.server.leave(self)
         self.server.holdings.drop(self)
         self._transport = None
-        self._parser = None  # it and the regions know this connection, and would keep it
+        self._request.close()  # it and the regions know this connection, and would keep it
         self.regions = self._service.regions.of(_nobody)
         self._closing = True
         for exchange in self._exchanges:
@@ -128,7 +109,6 @@ class Connection(asyncio.Protocol):
         self._exchanges.clear()
         self._control.clear()
         self._unread = b""
-        self._reset()
         self._end_tasks(list(self._tasks))
 
     def _end_tasks(self, tasks: list[asyncio.Task[None]], *, due: bool = False) -> None:
@@ -156,7 +136,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _in_header(self) -> bool:
-        return self.began is not None and not self._header_complete
+        return self.began is not None and not self._request.header_complete
 
     def _take_small(self, data: bytes) -> None:
         turns = self.server.turns
@@ -170,7 +150,7 @@ class Connection(asyncio.Protocol):
         it is its turn."""
         at = 0
         while at < len(data) and not self._closing:
-            body = max(0, self._content_length - self._body_bytes) if self._header_complete else 0
+            body = self._request.body_left
             small = 0 < body <= BODY_BYTES
             first = at == 0 and not body  # as much as each client may send without a turn
             at_once = not due and (small or first) and not self._paused and self._waits_for_no_turn()
@@ -207,61 +187,32 @@ class Connection(asyncio.Protocol):
         self._hold()
 
     def _take(self, data: bytes) -> None:
-        if self._closing or self._parser is None:
+        if self._closing:
             return
         if self.began is None:
             self._begin()
-        self._unfinished += len(data)
         try:
-            self._feed(data)
-            if self._unfinished > limits.HEADER_BYTES:  # the parser keeps a header until it is whole
-                raise Bad(431, f"a header has more than {limits.HEADER_BYTES} bytes")
-            if self._body_bytes or self._held:
+            self._request.take(data)
+            if self._request.body_bytes or self._held:
                 self._hold()
         except Bad as bad:
             self._fail(bad)
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            if isinstance(cause, MemoryError):
-                cause = Bad(503, "the server has no memory left for this request", "overload")
-            self._fail(cause if isinstance(cause, Bad) else Bad(400, f"not HTTP: {error}"))
 
     def _begin(self) -> None:
         """A request comes."""
         self.began = self.active = self.server.loop.time()
         self.asked = True
 
-    def _feed(self, data: bytes) -> None:
-        """Parses. The parser stops where a client offers another protocol; that is ignored, as HTTP allows."""
-        while self._parser is not None:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as stopped:
-                if self._parser.get_method() == b"CONNECT":
-                    raise Bad(501, "there is nothing to CONNECT to here") from None
-                data = self._without_upgrade(self._parser) + data[stopped.args[0] :]
-                self._parser = httptools.HttpRequestParser(self)
-            else:
-                return
-
-    def _without_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
-        """The head of the request, whose headers are known already, as one that the parser reads a body after."""
-        url, self._url, self._header_bytes, self._expects = self._url, b"", 0, False
-        length = b"Transfer-Encoding: chunked" if self._chunked else b"Content-Length: %d" % self._content_length
-        return b"%s %s HTTP/%s\r\nConnection: %s\r\n%s\r\n\r\n" % (
-            parser.get_method(), url, parser.get_http_version().encode(),
-            b"keep-alive" if parser.should_keep_alive() else b"close", length,
-        )  # fmt: skip
-
     def eof_received(self) -> bool:
         """The client sends no more. It may be there and wait for its answers, or it may have gone: both look alike
         here. Whether it is there shows when something is written to it, an interim answer, which means nothing."""
         transport = self._transport
         due = bool(self._exchanges) and not self._closing and not any(each.endless for each in self._exchanges)
-        interim = self._parser is not None and self._parser.get_http_version() == "1.1"  # an answer that 1.0 knows not
+        parser = self._request.parser
+        interim = parser is not None and parser.get_http_version() == "1.1"  # an answer that 1.0 knows not
         if transport is None or not due or not interim or transport.get_extra_info("sslcontext") is not None:
             return False  # the transport closes; TLS has no half of a connection here
-        self._reset()
+        self._request.reset()
         self.began = None  # what is not complete never will be
         self._exchanges[-1].keep_alive = False
         transport.write(CONTINUE)
@@ -320,7 +271,7 @@ class Connection(asyncio.Protocol):
             return False  # of thousands, most
         if self._full_since is not None and now - self._full_since > self._limits.request_s:
             return True
-        limit = self._limits.request_s if self._header_complete else limits.HEADER_S
+        limit = self._limits.request_s if self._request.header_complete else limits.HEADER_S
         return self.waits_for_client and now - (self.began or now) > limit
 
     def close(self) -> None:
@@ -333,14 +284,14 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Ends it at once."""
         self._closing = True
-        self._reset()
+        self._request.reset()
         if self._transport is not None:
             self._transport.abort()
 
     def evict(self) -> None:
         """Others need what it holds."""
         reads = self._full_since is None and not self.follows
-        if self._body_bytes and not self._exchanges and reads:
+        if self._request.body_bytes and not self._exchanges and reads:
             self._fail(Bad(503, TOO_MUCH, "overload"))
         elif self._large_bytes and reads:
             self._refuse_all(Refusal("overload", TOO_MUCH, retry_s=1))
@@ -350,7 +301,7 @@ class Connection(asyncio.Protocol):
     def _refuse_all(self, refusal: Refusal) -> None:
         """Answers all requests that are not answered, and ends."""
         self._closing = True
-        self._reset()
+        self._request.reset()
         for task in self._tasks:
             task.cancel()
         self._exchanges[-1].keep_alive = False
@@ -407,86 +358,42 @@ class Connection(asyncio.Protocol):
         """A part of an answer of so many bytes is ready."""
         self._out_bytes += nbytes
 
-    # What httptools calls
+    # What the request that comes tells
 
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-        self._count(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._unfinished = 0
-        self._count(len(name) + len(value))
-        if self._header_complete:
-            return  # a trailer, after a body in chunks
-        name = name.lower()
-        if name == b"content-length":
-            self._content_length = int(value)  # digits: the parser has seen to that
-        elif name == b"inference-header-content-length":
-            if not value.isdigit() or len(value) > 12:
-                raise Bad(400, "Inference-Header-Content-Length is not a number")
-            self._json_length = int(value)
-        elif name == b"transfer-encoding":
-            self._chunked = True
-        elif name == b"authorization":
-            self._authorization = value
-        elif name == b"origin":
-            self._origin = value
-        elif name == b"sec-fetch-site":
-            self._site = value
-        elif name == b"content-encoding":
-            self._encoding = value.strip().lower()
-        elif name == b"traceparent":
-            self._trace = value[:TRACE_BYTES]
-        elif name == b"expect":
-            self._expects = value.lower() == b"100-continue"
-
-    def on_headers_complete(self) -> None:
-        self._header_complete = True
-        if len(self._url) > limits.URL_BYTES:
-            raise Bad(414, f"the address has {len(self._url)} bytes: expected at most {limits.URL_BYTES}")
-        tokens = self.server.tokens
-        if tokens is not None and self._url not in access.OPEN_PATHS and not tokens.allows(self._authorization):
+    def admit(self) -> int:
+        """Whether it may be asked; as many bytes as its body may have. Raises Bad."""
+        request, tokens = self._request, self.server.tokens
+        if tokens is not None and request.url not in access.OPEN_PATHS and not tokens.allows(request.authorization):
             message = "expected an `Authorization: Bearer` header with one of the server's tokens"
             raise Bad(401, message, "unauthorized", b"WWW-Authenticate: Bearer\r\n")
-        if tokens is None and self._origin and not access.is_of_here(self._origin, self._site):
+        if tokens is None and request.origin and not access.is_of_here(request.origin, request.site):
             message = (
                 "this request is of another site's page in a browser: expected a client of this machine, or tokens"
             )
             raise Bad(403, message, "unauthorized")
-        self._most = self._limits.request_bytes if self.server.target(self._url) else limits.CONTROL_BYTES
-        if self._content_length > self._most:
-            raise Bad(413, f"the body has {self._content_length} bytes: expected at most {self._most}")
-        if self._expects and self._transport is not None and not self._exchanges:
+        most = self._limits.request_bytes if self.server.target(request.url) else limits.CONTROL_BYTES
+        if request.content_length > most:
+            raise Bad(413, f"the body has {request.content_length} bytes: expected at most {most}")
+        if request.expects and self._transport is not None and not self._exchanges:
             self._transport.write(CONTINUE)
+        return most
 
-    def on_body(self, body: bytes) -> None:
-        self._unfinished = 0
-        if not self._body_bytes:
-            self._body = body
-        elif isinstance(self._body, bytearray):
-            self._body += body
-        else:
-            self._body = bytearray(self._body + body)
-        self._body_bytes += len(body)
-        if self._body_bytes > self._most:
-            raise Bad(413, f"the body has more than {self._most} bytes")
-
-    def on_message_complete(self) -> None:
-        parser = self._parser
-        if parser is None or parser.should_upgrade():
-            return  # the parser has not read its body, and raises HttpParserUpgrade after this: _feed() goes on
+    def complete(self) -> None:
+        request, parser = self._request, self._request.parser
+        if parser is None:
+            return
         exchange = Exchange(self)
         exchange.arrived = now_ms()
-        if self._trace:
-            exchange.trace, self._trace = self._trace.decode("latin-1"), b""
+        if request.trace:
+            exchange.trace = request.trace.decode("latin-1")
         exchange.keep_alive = parser.should_keep_alive()
         self._exchanges.append(exchange)
-        body = self._body
-        self.waits(exchange, self._body_bytes)
-        url, header, encoding = self._url, self._json_length, self._encoding
+        body = request.body
+        self.waits(exchange, request.body_bytes)
+        url, header, encoding = request.url, request.json_length, request.encoding
         method = parser.get_method()
         exchange.head_only = method == b"HEAD"
-        self._reset()
+        request.reset()
         self.began = None
         try:
             target = self.server.target(url) if method == b"POST" else None
@@ -538,7 +445,7 @@ class Connection(asyncio.Protocol):
         """Tells what is held here for the client's sake."""
         if self._transport is None:
             return
-        held = self._body_bytes + self._out_bytes + self._large_bytes + len(self._unread)
+        held = self._request.body_bytes + self._out_bytes + self._large_bytes + len(self._unread)
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:
@@ -547,35 +454,13 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, bad: Bad) -> None:
         self._closing = True  # nothing after this is read
-        self._reset()
+        self._request.reset()
         self.server.holdings.drop(self)
         self._held = 0
         exchange = Exchange(self)
         exchange.keep_alive = False
         self._exchanges.append(exchange)
         exchange.document({"error": bad.message, "reason": bad.reason}, bad.status, bad.more)
-
-    def _count(self, nbytes: int) -> None:
-        self._header_bytes += nbytes
-        if self._header_bytes > limits.HEADER_BYTES:
-            raise Bad(431, f"the header has more than {limits.HEADER_BYTES} bytes")
-
-    def _reset(self) -> None:
-        self._url = b""
-        self._header_bytes = 0
-        self._unfinished = 0  # bytes since the parser last reported anything
-        self._json_length = None
-        self._encoding = b""
-        self._expects = False
-        self._authorization = b""
-        self._origin = b""
-        self._site = b""
-        self._header_complete = False
-        self._content_length = 0
-        self._chunked = False
-        self._most = limits.CONTROL_BYTES
-        self._body = b""
-        self._body_bytes = 0
 
     def _regulate(self) -> None:
         many = len(self._exchanges) >= MAX_PIPELINED or self._pending_bytes + self._out_bytes > MAX_PIPELINED_BYTES

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from gemlet import turns
-from gemlet.serve.server.frontend import http_connection
+from gemlet.serve.server.frontend import http_connection, http_incoming
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
@@ -318,7 +318,7 @@ def test_a_body_for_which_there_is_no_memory_has_an_answer(monkeypatch):
         raise MemoryError
 
     async def run():
-        monkeypatch.setattr(http_connection.Connection, "on_body", fail)
+        monkeypatch.setattr(http_incoming.Incoming, "on_body", fail)
         connection, transport = connect(Service())
         connection.data_received(infer([1.0]))
         return replies(transport.written)
