@@ -333,10 +333,10 @@ class Engine:
         rest = self._quarantine.rests(model, self._clock())
         if rest:
             return self._resting(model, rest)
-        places = [gpu_let for gpu_let in self._dispatcher.gpu_lets if model in gpu_let.places]
+        places = self._dispatcher.places(model)
         if not places:
             return self._missing.get(model, "no gpu-let serves it")
-        if all(gpu_let.suspended for gpu_let in places):
+        if all(place.gpu_let.suspended for place in places):
             return "its executor is being started again"
         return ""
 

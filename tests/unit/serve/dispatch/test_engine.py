@@ -641,6 +641,25 @@ async def test_a_model_that_goes_on_killing_executors_rests_longer_each_time():
 
 
 @scenario
+async def test_whether_a_model_runs_is_known_without_a_look_at_each_gpu_let():
+    """Clients ask it of all models at once, and each may have a gpu-let of its own: ten thousand took ten seconds."""
+
+    class Places(dict):
+        looked = 0
+
+        def __contains__(self, name):
+            Places.looked += 1
+            return super().__contains__(name)
+
+    bench = Bench(gpu_lets=50)
+    for gpu_let in bench.engine._dispatcher.gpu_lets:
+        gpu_let.places = Places(gpu_let.places)
+    assert bench.engine.serves(bench.spec.label)
+    assert bench.engine.why_not("other") == "no gpu-let serves it"
+    assert Places.looked == 0
+
+
+@scenario
 async def test_a_request_that_names_a_version_waits_for_that_version():
     bench = Bench()
     old, new = bench.spec, msgspec.structs.replace(bench.spec, version=2, revision="2")

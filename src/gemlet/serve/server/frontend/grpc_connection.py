@@ -36,6 +36,7 @@ STREAM_WINDOW = 256 * 1024  # bytes
 WINDOWS = 2 * MAX_STREAMS
 # Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
 READ_BYTES, READ_BYTES_OF_SMALL = 256 * 1024, 2 * 1024
+READ_FRAMES = 32  # likewise: those that come next may take a hundred times as long by their bytes as those before
 AT_ONCE_BYTES, AT_ONCE_PART = 8 * 1024, 8  # that wait for no turn; as many as take this part of one
 HEADER_COST = 2 * limits.HEADER_BYTES  # bytes that a header takes here, about, until its client ends it
 CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
@@ -120,12 +121,15 @@ class GrpcConnection(asyncio.Protocol):
         self.active = self.server.loop.time()
         if self._unread:
             self._unread += data
-        elif len(data) <= self._at_once and self.server.turns.has_room():  # as usual
+        elif self._is_little(data) and self.server.turns.has_room():  # as usual
             began = self.server.turns.clock()
             self._take(data)
             self.server.turns.took(self.server.turns.clock() - began)
         else:
             self._read(data, due=False)
+
+    def _is_little(self, data: bytes) -> bool:
+        return len(data) <= self._at_once and self._frames.end_of(READ_FRAMES, data) == len(data)
 
     def _read(self, data: bytes, *, due: bool) -> None:
         """Takes what has arrived, for as long as a turn lasts; the rest in a later one. ``due``: it is its turn."""
@@ -137,7 +141,7 @@ class GrpcConnection(asyncio.Protocol):
                 turns.add(self.peer, self._read_on, small=len(self._unread) <= self._at_once)
                 return
             due, begun, began = False, at, clock()
-            at += self._read_bytes
+            at = min(at + self._read_bytes, self._frames.end_of(READ_FRAMES, data, at))
             self._take(data[begun:at])
             fits = turns.fitting(self._read_bytes, clock() - began)
             self._read_bytes = max(READ_BYTES_OF_SMALL, min(READ_BYTES, fits))

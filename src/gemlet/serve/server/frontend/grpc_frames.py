@@ -1,5 +1,6 @@
 """Whether a client of HTTP/2 has begun a header that it has not ended: the library keeps what there is of it and tells
-nothing before its end. Of frames only their own nine bytes are looked at. Pure."""
+nothing before its end. And how much of what it sent is a few frames: each takes its time, however small it is. Of
+frames only their own nine bytes are looked at. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +25,22 @@ class Frames:
     def in_header(self) -> bool:
         return self._open or (self._of_header and self._left > 0)
 
+    def end_of(self, count: int, data: bytes, at: int = 0) -> int:
+        """Where so many frames end, beside the one that is under way, of what the client sent from ``at`` on; where
+        ``data`` ends, if that is before. Of the bytes before ``at``, took() has been told."""
+        end, head = len(data), self._begun
+        at += self._left
+        if head:
+            head += data[at : at + FRAME_BYTES - len(head)]
+            if len(head) < FRAME_BYTES:
+                return end
+            at += FRAME_BYTES - len(self._begun) + _length(head, 0)
+        for _ in range(count):
+            if end - at < FRAME_BYTES:
+                return end
+            at += FRAME_BYTES + _length(data, at)
+        return min(at, end)
+
     def took(self, data: bytes) -> None:
         """The client sent this."""
         at, end = self._left, len(data)
@@ -38,8 +55,12 @@ class Frames:
             self._of_header = kind in {HEADERS, CONTINUATION}
             if self._of_header:
                 self._open = not data[at + 4] & END_HEADERS
-            at += FRAME_BYTES + (data[at] << 16 | data[at + 1] << 8 | data[at + 2])
+            at += FRAME_BYTES + _length(data, at)
         if at <= end:
             self._begun, self._left = data[at:], 0
         else:
             self._left = at - end
+
+
+def _length(data: bytes, at: int) -> int:
+    return data[at] << 16 | data[at + 1] << 8 | data[at + 2]

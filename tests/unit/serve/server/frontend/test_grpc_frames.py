@@ -43,3 +43,21 @@ def test_a_header_is_under_way_until_its_last_byte(sent, in_header):
             frames.took(left[:size])
             left = left[size:]
         assert frames.in_header == in_header
+
+
+def test_a_few_frames_end_where_they_would_in_one_piece():
+    sizes = (0, 3, 300, 0, 70_000, 1, 0, 0, 2)
+    data, ends = PREFACE, [len(PREFACE)]
+    for size in sizes:
+        data += frame(DATA, 0, 1, bytes(size))
+        ends.append(len(data))
+    for begun in range(len(PREFACE), len(data)):
+        if ends[4] + 20 < begun < ends[5] - 20:
+            continue  # all alike
+        frames = Frames()
+        frames.took(data[:begun])
+        under_way = begun not in ends
+        following = [end for end in ends if end > begun][under_way:]
+        for count in (1, 2, 3):
+            expected = following[count - 1] if count <= len(following) else len(data)
+            assert frames.end_of(count, data, begun) == expected

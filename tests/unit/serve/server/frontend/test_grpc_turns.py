@@ -16,6 +16,7 @@ from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, fr
 from tests.unit.serve.stand_in import Service, Transport
 
 MORE_ROOM = frame(8, 0, 0, (1).to_bytes(4, "big"))
+SETTINGS_ACK = frame(4, 1, 0, b"")
 PING = frame(6, 0, 0, b"the last")
 
 
@@ -156,6 +157,29 @@ def test_others_have_turns_between_messages_of_streams(monkeypatch):
             await run()
 
     asyncio.run(within_a_minute())
+
+
+def test_small_frames_that_follow_large_ones_are_read_a_few_at_a_time():
+    """By its bytes a small frame takes a hundred times as long: what the large ones took says nothing of it."""
+
+    async def run():
+        connection, _ = connected()
+        connection.server.turns.clock = lambda: 0.0  # nothing takes any time, so all would be read at once
+        connection.data_received(PREFACE + SETTINGS_ACK + frame(1, 4, 1, STREAM))
+        taken, take = [], connection._take
+        connection._take = lambda data: (taken.append(len(data)), take(data))
+        connection.data_received(frame(0, 0, 1, b"\0" + (1 << 20).to_bytes(4, "big")))
+        for _ in range(2):
+            connection.data_received(frame(0, 0, 1, bytes(16_384)) * 7)
+        assert max(taken) > 100_000
+        taken.clear()
+        connection.data_received(MORE_ROOM * 20_000)
+        connection.data_received(MORE_ROOM * 600)
+        assert sum(taken) == len(MORE_ROOM * 20_600)
+        assert max(taken) <= len(MORE_ROOM * 32)
+        connection.connection_lost(None)
+
+    asyncio.run(run())
 
 
 def test_calls_of_connections_that_end_together_end_in_turns(monkeypatch):
