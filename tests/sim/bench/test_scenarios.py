@@ -119,7 +119,7 @@ def test_latency_beside_a_neighbour(machine: Machine, tmp_path: Path) -> None:
     for row in rows:
         assert 200 <= row["p50_us"] <= row["p99_us"] <= row["largest_us"]
         assert row["requests"] > 40
-    assert rows[2]["kept"] > 0.1
+    assert rows[2]["kept"] > 0.03  # about .2 where the machine does nothing else
     assert len(rows[2]["targets"]) == 3
 
 
