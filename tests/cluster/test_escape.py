@@ -24,14 +24,14 @@ def preloaded(cluster, face):
 
 def test_a_program_that_clears_the_variable_is_held(preloaded, face):
     preloaded.create(pod("bare", "env", "-u", "LD_PRELOAD", "probe", annotations=SHARE))
-    eventually(lambda: lines(preloaded, "bare", "total"), "first CUDA call")
+    eventually(lambda: lines(preloaded, "bare", "refused"), "allocations until one is refused")
     assert lines(preloaded, "bare", "total") == ["16384"]
     assert lines(preloaded, "bare", "refused") == ["16385"]
 
 
 def test_a_program_without_any_environment_is_held(preloaded, face):
     preloaded.create(pod("bare", "env", "-i", *DRIVER, "probe", annotations=SHARE))
-    eventually(lambda: lines(preloaded, "bare", "total"), "first CUDA call")
+    eventually(lambda: lines(preloaded, "bare", "refused"), "allocations until one is refused")
     assert lines(preloaded, "bare", "total") == ["16384"]
     assert lines(preloaded, "bare", "refused") == ["16385"]
 
