@@ -6,15 +6,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sized
 
     _Queue = dict[str, deque[Callable[[], None]]]  # by peer, the next one first
 
+
+class Abortable(Protocol):
+    """A connection."""
+
+    def abort(self) -> None: ...
+
+
 Item = TypeVar("Item")
+Its = TypeVar("Its", bound=Abortable)
 TURN_S = 0.0007  # of each turn of the loop
 SMALL_S = 0.01  # of each turn of the loop, for what is small and waits for no turn: some hundred requests
 LEAST_S = 1e-6  # that a clock tells apart
@@ -37,6 +46,16 @@ class Turns:
         theirs. ``small``: it goes as soon as there is room for what is small, before what comes then."""
         (self._small if small else self._waiting).setdefault(peer, deque()).append(go_on)
         self._plan()
+
+    def empty(self, peer: str, things: Sized, take_out: Callable[[], object], *, due: bool = False) -> None:
+        """Calls ``take_out`` until there are no ``things``, for as long as a turn lasts; for the rest in later ones.
+        ``due``: it is its turn."""
+        while things:
+            if not due and self.over():
+                self.add(peer, partial(self.empty, peer, things, take_out, due=True))
+                return
+            due = False
+            take_out()
 
     def over(self) -> bool:
         """Whether others have their turn now: to be asked before each piece. Where several wait, after each: so those
@@ -100,6 +119,21 @@ class Turns:
             go_on()
         except Exception as error:  # noqa: BLE001  it goes to the log, as that of any callback of the loop
             self._loop.call_exception_handler({"message": f"Exception in {go_on!r}", "exception": error})
+
+
+def or_abort(piece: Callable[[Its], None]) -> Callable[[Its], None]:
+    """A connection's piece of work for the loop. Where it fails the connection ends, as the loop ends one where it
+    reads: what was taken of its client is lost, and no answer would come."""
+
+    @wraps(piece)
+    def whole(connection: Its) -> None:
+        try:
+            piece(connection)
+        except Exception:
+            connection.abort()
+            raise
+
+    return whole
 
 
 def _in_order(queue: _Queue) -> Iterator[Callable[[], None]]:

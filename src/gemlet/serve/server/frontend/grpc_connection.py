@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
@@ -22,6 +21,7 @@ from gemlet.serve.server.frontend.grpc_frames import Frames
 from gemlet.serve.server.frontend.grpc_rest import Rest
 from gemlet.serve.server.frontend.grpc_wire import Status
 from gemlet.serve.server.frontend.one_by_one import OneByOne
+from gemlet.turns import or_abort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -103,17 +103,12 @@ class GrpcConnection(asyncio.Protocol):
         self._to_look.clear()
         self._closing = True
         self.control.clear()
-        self._end_calls()
+        # Thousands of connections may end at once, each with many calls.
+        self.server.turns.empty(self.peer, self._calls, self._end_a_call)
         self.regions = self.server.service.regions.of(_nobody)
 
-    def _end_calls(self, *, due: bool = False) -> None:
-        """As many as there is time for now: thousands of connections may end at once. ``due``: it is their turn."""
-        while self._calls:
-            if not due and self.server.turns.over():
-                self.server.turns.add(self.peer, partial(self._end_calls, due=True))
-                return
-            due = False
-            self._cancel(next(iter(self._calls.values())))
+    def _end_a_call(self) -> None:
+        self._cancel(next(iter(self._calls.values())))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -147,15 +142,12 @@ class GrpcConnection(asyncio.Protocol):
             self._read_bytes = max(READ_BYTES_OF_SMALL, min(READ_BYTES, fits))
             self._at_once = max(READ_BYTES_OF_SMALL, min(AT_ONCE_BYTES, fits // AT_ONCE_PART))
 
+    @or_abort
     def _read_on(self) -> None:
         data, self._unread = self._unread, b""
         if not data or self._closing:
             return
-        try:
-            self._read(data, due=True)
-        except Exception:
-            self.abort()  # as the loop does where it reads: what was taken is lost, and no answer would come
-            raise
+        self._read(data, due=True)
         if not self._unread and self._full_since is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -514,35 +506,29 @@ class GrpcConnection(asyncio.Protocol):
             self.server.turns.add(self.peer, self._look_on)
         self._to_look[call.number] = call
 
+    @or_abort
     def _look_on(self) -> None:
         """A turn for calls whose messages wait, those first that have waited for the longest, and one at least."""
         waiting, self._to_look = list(self._to_look.values()), {}
         if not waiting:
             return  # the connection has ended
-        try:
-            self.look(waiting[0])
-            for call in waiting[1:]:
-                if self.server.turns.over():
-                    self.look_later(call)
-                else:
-                    self.look(call)
-        except Exception:
-            self.abort()
-            raise
+        self.look(waiting[0])
+        for call in waiting[1:]:
+            if self.server.turns.over():
+                self.look_later(call)
+            else:
+                self.look(call)
 
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
             self.server.loop.call_soon(self._flush_planned)
 
+    @or_abort
     def _flush_planned(self) -> None:
         self._planned = False
-        try:
-            self._flush()
-            self._hold()
-        except Exception:
-            self.abort()
-            raise
+        self._flush()
+        self._hold()
 
     # Accounts
 

@@ -29,6 +29,7 @@ from gemlet.serve.server.frontend import (
 from gemlet.serve.server.frontend.http_exchange import Exchange
 from gemlet.serve.server.frontend.http_incoming import Bad, Incoming
 from gemlet.serve.server.frontend.one_by_one import OneByOne
+from gemlet.turns import or_abort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -109,16 +110,8 @@ class Connection(asyncio.Protocol):
         self._exchanges.clear()
         self._control.clear()
         self._unread = b""
-        self._end_tasks(list(self._tasks))
-
-    def _end_tasks(self, tasks: list[asyncio.Task[None]], *, due: bool = False) -> None:
-        """As many as there is time for now: thousands of connections may end at once. ``due``: it is their turn."""
-        while tasks:
-            if not due and self.server.turns.over():
-                self.server.turns.add(self.peer, partial(self._end_tasks, tasks, due=True))
-                return
-            due = False
-            tasks.pop().cancel()
+        tasks = list(self._tasks)  # thousands of connections may end at once, each with many
+        self.server.turns.empty(self.peer, tasks, lambda: tasks.pop().cancel())
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -172,16 +165,13 @@ class Connection(asyncio.Protocol):
             self._reads_on = True
             self.server.turns.add(self.peer, self._read_on, small=small)
 
+    @or_abort
     def _read_on(self) -> None:
         self._reads_on = False
         if self._paused or self._closing:
             return
         data, self._unread = self._unread, b""
-        try:
-            self._read(data, due=True)
-        except Exception:
-            self.abort()  # as the loop does where it reads: what was taken is lost, and no answer would come
-            raise
+        self._read(data, due=True)
         if not self._unread and not self._paused and self._transport is not None:
             self._transport.resume_reading()
         self._hold()
@@ -341,13 +331,10 @@ class Connection(asyncio.Protocol):
             self._flushes = True
             self.server.loop.call_soon(self._flush_now)
 
+    @or_abort
     def _flush_now(self) -> None:
         self._flushes = False
-        try:
-            self.flush()
-        except Exception:
-            self.abort()
-            raise
+        self.flush()
 
     @property
     def _is_full(self) -> bool:
