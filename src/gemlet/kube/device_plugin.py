@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections import Counter
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -79,6 +80,17 @@ class Gpus:
         """Returns at the next change."""
         async with self._changed:
             await self._changed.wait()
+
+    @asynccontextmanager
+    async def next_change(self) -> AsyncIterator[asyncio.Task[None]]:
+        """Waits for one from here on: none is missed while somebody is told of what there is, who may take time, or
+        go."""
+        change = asyncio.create_task(self.change())
+        try:
+            await asyncio.sleep(0)  # so that it waits
+            yield change
+        finally:
+            change.cancel()
 
 
 class Kubelet(Protocol):
@@ -149,7 +161,7 @@ class Allocations:
                 f"no share is open for {', '.join(ids)} of {resource}",
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
-        changed = self._of_pod(share, pod, granted, await self._pods(pod))
+        changed = self._of_pod(share, pod, granted, await self._pods(pod), ids)
         try:
             await self.book.change(changed)
         except KeyError:
@@ -158,14 +170,13 @@ class Allocations:
                 hint="wait for the kubelet's next try",
             ) from None
 
-    def _of_pod(self, share: Share, pod: Pod, granted: Amounts, seen: dict[str, Any]) -> Share:
+    def _of_pod(self, share: Share, pod: Pod, granted: Amounts, seen: dict[str, Any], ids: Sequence[str]) -> Share:
         """``share`` as ``pod`` is to have it, ``seen`` being what the apiserver has of it. Raises GemletError."""
         meta = seen["metadata"]
         if pod.uid and not kubelet_checkpoint.is_of(pod.uid, meta):
             # Else what is started now would be held to what its successor says, as after `kubectl delete --force`.
-            had = ", ".join(device for devices in share.devices.values() for device in devices)
             raise GemletError(
-                f"the pod {pod.namespace}/{pod.name} is another now than the one that has {had}",
+                f"the pod {pod.namespace}/{pod.name} is another now than the one that has {', '.join(ids)}",
                 hint="wait for the kubelet to end the one before",
             )
         host = self.book.host
@@ -350,13 +361,9 @@ class DevicePlugin:
 
     async def ListAndWatch(self, request: Any) -> AsyncIterator[messages.ListAndWatchResponse]:  # noqa: N802
         while True:
-            change = asyncio.ensure_future(self._gpus.change())
-            try:
-                await asyncio.sleep(0)  # so that it waits before the list is made
+            async with self._gpus.next_change() as change:
                 yield self._list()
                 await change
-            finally:
-                change.cancel()  # the kubelet may have gone while it took the list
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: messages.PreferredAllocationRequest

@@ -119,14 +119,10 @@ class DraDriver:
         self, request: health.NodeWatchResourcesRequest
     ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
         while True:
-            change = asyncio.ensure_future(self._gpus.change())
-            try:
-                await asyncio.sleep(0)  # so that it waits before the answer is made
+            async with self._gpus.next_change() as change:
                 yield self._health()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(change, HEALTH_SECONDS)
-            finally:
-                change.cancel()  # the kubelet may have gone while it took the answer
 
     async def _prepared(self, claim: messages.Claim) -> messages.NodePrepareResourceResponse:
         try:

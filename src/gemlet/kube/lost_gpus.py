@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -30,13 +29,12 @@ class LossTeller:
         """Runs until cancelled."""
         known: set[str] = set()
         while True:
-            change = asyncio.ensure_future(self._gpus.change())
-            await asyncio.sleep(0)  # so that it waits before anything is told
-            lost = {gpu.uuid for gpu in self._gpus.all} - self._gpus.healthy
-            for uuid in sorted(lost - known):
-                await self._tell(uuid)
-            known = lost
-            await change
+            async with self._gpus.next_change() as change:
+                lost = {gpu.uuid for gpu in self._gpus.all} - self._gpus.healthy
+                for uuid in sorted(lost - known):
+                    await self._tell(uuid)
+                known = lost
+                await change
 
     async def _tell(self, uuid: str) -> None:
         text = f"gemlet: {uuid} does not answer any more, and what runs on it fails; delete the pod to place it anew"
