@@ -70,7 +70,8 @@ def command(  # noqa: PLR0917  its options
     # A terminal that is closed and a CI job that is stopped leave as little behind as Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
-    simulate, as_json = simulate or (socket is None and not has_device()), output == "json"
+    as_json = output == "json"
+    simulate = simulate or (socket is None and not has_device())
     with _daemon(socket, simulate) as daemon:
         programs = Programs(daemon, kernel_us)
         if not as_json:

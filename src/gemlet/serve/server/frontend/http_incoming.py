@@ -40,7 +40,8 @@ class Incoming:
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Connection | None = connection
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        # Knows of the request, from its header to its end, its method and version; None: the connection has ended.
+        self.parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self.reset()
 
     def reset(self) -> None:
@@ -64,13 +65,8 @@ class Incoming:
 
     def close(self) -> None:
         """Nothing more comes. Else the parser, this and the connection would keep each other."""
-        self._connection = self._parser = None
+        self._connection = self.parser = None
         self.reset()
-
-    @property
-    def parser(self) -> httptools.HttpRequestParser | None:
-        """Knows of the request, from its header to its end, its method and version; None: the connection has ended."""
-        return self._parser
 
     @property
     def body_left(self) -> int:
@@ -92,14 +88,14 @@ class Incoming:
 
     def _feed(self, data: bytes) -> None:
         """The parser stops where a client offers another protocol; that is ignored, as HTTP allows."""
-        while self._parser is not None:
+        while self.parser is not None:
             try:
-                self._parser.feed_data(data)
+                self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as stopped:
-                if self._parser.get_method() == b"CONNECT":
+                if self.parser.get_method() == b"CONNECT":
                     raise Bad(501, "there is nothing to CONNECT to here") from None
-                data = self._without_upgrade(self._parser) + data[stopped.args[0] :]
-                self._parser = httptools.HttpRequestParser(self)
+                data = self._without_upgrade(self.parser) + data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
             else:
                 return
 
@@ -166,7 +162,7 @@ class Incoming:
 
     def on_message_complete(self) -> None:
         # Where the client offers another protocol, the parser has not read the body, and raises after this: _feed().
-        if self._connection is not None and self._parser is not None and not self._parser.should_upgrade():
+        if self._connection is not None and self.parser is not None and not self.parser.should_upgrade():
             self._connection.complete()
 
     def _count(self, nbytes: int) -> None:
