@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, ARENAS = -3, -1, -8  # of mallopt(3)
-LARGE_BYTES = 256 * 1024
+LARGE_BYTES = 1 << 20  # more than the event loop reads at once: what is mapped has to be cleared page by page
 HEAPS = 2
 
 

@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self.server.leave(self)
         self.server.holdings.drop(self)
         self._transport = None
-        self._request.close()  # it and the regions know this connection, and would keep it
+        bodies = [self._request.close()]  # it and the regions know this connection, and would keep it
         self.regions = self._service.regions.of(_nobody)
         self._closing = True
         for exchange in self._exchanges:
@@ -110,8 +110,10 @@ class Connection(asyncio.Protocol):
         self._exchanges.clear()
         self._control.clear()
         self._unread = b""
-        tasks = list(self._tasks)  # thousands of connections may end at once, each with many
+        tasks = list(self._tasks)  # thousands of connections may end at once, each with many, or with a large body
         self.server.turns.empty(self.peer, tasks, lambda: tasks.pop().cancel())
+        if len(bodies[0]) > limits.COPY_BYTES:
+            self.server.turns.empty(self.peer, bodies, bodies.pop)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -274,7 +276,6 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Ends it at once."""
         self._closing = True
-        self._request.reset()
         if self._transport is not None:
             self._transport.abort()
 

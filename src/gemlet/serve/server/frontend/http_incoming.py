@@ -63,10 +63,13 @@ class Incoming:
         self._chunked = False
         self._most = limits.CONTROL_BYTES
 
-    def close(self) -> None:
-        """Nothing more comes. Else the parser, this and the connection would keep each other."""
+    def close(self) -> bytes | bytearray:
+        """Nothing more comes. Else the parser, this and the connection would keep each other. Gives what came of a
+        body: its memory goes back to the system when that is let go, which takes its time."""
+        body = self.body
         self._connection = self.parser = None
         self.reset()
+        return body
 
     @property
     def body_left(self) -> int:
