@@ -24,7 +24,7 @@ class Abortable(Protocol):
 
 Item = TypeVar("Item")
 Its = TypeVar("Its", bound=Abortable)
-TURN_S = 0.0007  # of each turn of the loop
+TURN_S = 0.0002  # of each turn of the loop: about one piece, an answer takes several turns
 SMALL_S = 0.01  # of each turn of the loop, for what is small and waits for no turn: some hundred requests
 LEAST_S = 1e-6  # that a clock tells apart
 
