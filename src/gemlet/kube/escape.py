@@ -50,6 +50,8 @@ def _trees(*paths: str) -> _Trees:
     return tuple(map(_parts, paths))
 
 
+# Links to anywhere: /proc/self/root/opt/gemlet is /opt/gemlet.
+_LINK_TREES = _trees("/proc")
 _OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
 _CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
@@ -113,6 +115,8 @@ def check_escape(
             _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
         for block in container.get("volumeDevices") or []:
             _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_trees)
+        if at := container.get("terminationMessagePath"):  # where the kubelet mounts a file
+            _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_trees)
 
 
 def is_counted(container: Mapping[str, Any]) -> bool:
@@ -194,6 +198,11 @@ def _check_mount(
         raise BadRequest(f"{where}[{at}]", "hides files that gemlet mounts there", hint="mount it elsewhere")
     if _meets(apart(at), _CHOOSING_TREES):
         raise BadRequest(f"{where}[{at}]", "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
+    # What comes before .. may be a link in the image, as /var/run is one.
+    if _meets(apart(at), _LINK_TREES) or ".." in at.split("/"):
+        raise BadRequest(
+            f"{where}[{at}]", "may be a way to files that gemlet mounts", hint="mount it outside /proc, without .."
+        )
     if path is None:
         return
     if _meets(apart(path), host_trees):

@@ -65,6 +65,7 @@ class _Container(msgspec.Struct):
     securityContext: _Security | None = None  # noqa: N815
     volumeMounts: list[_Mount] | None = None  # noqa: N815
     volumeDevices: list[_Block] | None = None  # noqa: N815
+    terminationMessagePath: Text | None = None  # noqa: N815
 
 
 class _HostPath(msgspec.Struct):

@@ -255,6 +255,30 @@ def mounted(path, **volume):
             r"volumeDevices\[/run/gemlet/gemlet.sock\].*elsewhere",
         ),
         (*mounted("/run/gemlet/x", emptyDir={}), "elsewhere"),
+        *[  # the kubelet mounts a file there: of no bytes, so that no hook is found
+            ({"terminationMessagePath": path}, {}, rf"terminationMessagePath\[{path}\].*{text}")
+            for path, text in (
+                ("/opt/gemlet/libgemhook.so.1", "elsewhere"),
+                ("/opt/./gemlet/libgemhook.so.1.share", "elsewhere"),
+                ("/etc/ld.so.preload", "elsewhere"),
+                ("/proc/self/root/opt/gemlet/libgemhook.so.1", "outside /proc"),
+            )
+        ],
+        *[
+            (*mounted(path, emptyDir={}), r"outside /proc, without \.\.")
+            for path in (
+                "/proc/self/root/opt/gemlet",  # runc and containerd follow it
+                "//proc/1/cwd/run/gemlet",
+                "/proc",
+                "/var/run/../opt/gemlet",  # /var/run is a link to /run
+                "/data/../data",
+            )
+        ],
+        (
+            {"volumeDevices": [{"name": "v", "devicePath": "/proc/thread-self/root/run/gemlet/gemlet.sock"}]},
+            {"volumes": [{"name": "v"}]},
+            "outside /proc",
+        ),
         (*mounted("/etc/ld.so.preload", emptyDir={}), "elsewhere"),
         (*mounted("/var/run/nvidia-container-devices/all", emptyDir={}), "chooses GPUs"),
         (*mounted("/run/nvidia-container-devices", emptyDir={}), "chooses GPUs"),
@@ -378,6 +402,9 @@ def test_ordinary_variables_are_welcome():
 
 
 def test_ordinary_mounts_and_capabilities_are_welcome():
+    for at in ("/dev/termination-log", "/tmp/..message", "/process"):
+        container, spec = mounted(at, emptyDir={})
+        patch(pod(SHARE, container | {"terminationMessagePath": at}, **spec), SLOTS)
     for path in ("/srv/data", "/mnt/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
         container, spec = mounted("/data", hostPath={"path": path})
         container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
