@@ -105,16 +105,18 @@ class ShareBook:
         return max(sum(each.compute for each in granted) / 100, sum(each.memory for each in granted) / gpu.memory)
 
     async def open(self, share: Share) -> Share:
-        """Opens a share; one that is open already stays as it is. Returns what is open.
+        """Opens a share; one that is open already stays as it is, if its claim is allocated as it was. Returns what is
+        open.
 
-        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be
-        in use.
+        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be in use.
         """
         async with self._alone_with(share.id):
             known = self.shares.get(share.id)
             if known is not None and known.claim_uid:
-                await self._apply(known)  # the files may be gone, or the daemon another one
-                return known
+                if known.is_of(share.granted, share.requests):
+                    await self._apply(known)  # the files may be gone, or the daemon another one
+                    return known
+                await self._close(known.id)  # its claim has been allocated anew
             for other in self._in_the_way_of(share):
                 await self._close(other.id)
             self._check_room(share)
