@@ -236,6 +236,10 @@ def mounted(path, **volume):
                 ("SYS_RAWIO", {}),
                 ("LINUX_IMMUTABLE", {}),
                 ("BPF", {}),
+                ("PERFMON", {}),  # perf_event_open of a processor: the stacks of whatever runs there
+                ("SYSLOG", {}),
+                ("SYS_TIME", {}),
+                ("NET_ADMIN", {"hostNetwork": True}),  # the node's firewall
             )
         ],
         ({}, {"hostPID": True}, r"spec\.hostPID: .* sockets of their shares .* remove it"),
@@ -409,9 +413,13 @@ def test_ordinary_mounts_and_capabilities_are_welcome():
         container, spec = mounted("/data", hostPath={"path": path})
         container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
         patch(pod(SHARE, container, **spec), SLOTS)
-    for named in (["IPC_LOCK", "NET_ADMIN", "SYS_PTRACE"], ["MKNOD", "DAC_OVERRIDE", "PERFMON"], None):
+    for named, network in (
+        (["IPC_LOCK", "NET_RAW", "SYS_PTRACE", "SYS_NICE"], True),
+        (["MKNOD", "DAC_OVERRIDE", "NET_ADMIN"], False),
+        (None, True),
+    ):
         security = {"securityContext": {"capabilities": {"add": named, "drop": ["ALL"]}}}
-        patch(pod(SHARE, security, hostIPC=True, hostNetwork=True, shareProcessNamespace=True), SLOTS)
+        patch(pod(SHARE, security, hostIPC=True, hostNetwork=network, shareProcessNamespace=True), SLOTS)
     patch(pod(SHARE, {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}, hostPID=True), SIMULATED)
 
 
