@@ -55,9 +55,9 @@ class Reaper:
         closed = []
         assignments = None
         for share in list(self._book.shares.values()):
-            if 0 <= time.time() - share.opened < self._young:  # a clock that was set back makes nothing young for hours
-                continue
             if share.claim is None:
+                if 0 <= time.time() - share.opened < self._young:  # a clock set back makes nothing young for hours
+                    continue
                 assignments = assignments or await self._kubelet.assignments()
                 held = _held(share, assignments)
             else:
