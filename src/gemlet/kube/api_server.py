@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from gemlet.errors import GemletError
+from gemlet.kube.foreign_json import decoded
 from gemlet.kube.http_connection import HttpConnection, HttpError
 from gemlet.kube.turns import Turns
 
@@ -158,12 +159,12 @@ class ApiServer:
             # No timeout around this: it would end the task of a consumer that takes long for an event.
             connection.patience = WATCH_SECONDS + 30
             async for line in _lines(connection):
-                kind, found = _event(json.loads(line))
+                kind, found = _event(decoded(line))
                 if kind == "ERROR":
                     raise ApiError(f"watch {path}: {found.get('message')}", status=410)
                 yield kind, found
                 del line, found  # it may be of megabytes, and the next may come after hours, or bring as many
-        except (HttpError, OSError, ValueError, RecursionError) as error:  # a TimeoutError is an OSError
+        except (HttpError, OSError, ValueError) as error:  # a TimeoutError is an OSError
             raise ApiError(f"watch {path}: {str(error) or type(error).__name__}") from None
         finally:
             if connection is not None:
@@ -185,8 +186,8 @@ class ApiServer:
                 status, text = await self._exchange(method, _target(path, query or {}), content, most)
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")
-                return json.loads(text), len(text)
-        except (HttpError, OSError, ValueError, RecursionError) as error:  # of what somebody nested deeply
+                return decoded(text), len(text)
+        except (HttpError, OSError, ValueError) as error:
             raise ApiError(
                 f"{method} {path}: {str(error) or type(error).__name__}", hint="check that the apiserver runs"
             ) from None
