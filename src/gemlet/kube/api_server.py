@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 from gemlet.errors import GemletError
 from gemlet.kube.foreign_json import decoded
 from gemlet.kube.http_connection import HttpConnection, HttpError
-from gemlet.kube.turns import Turns
+from gemlet.kube.queues import Queues
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -106,7 +106,7 @@ class ApiServer:
         self._trusted = ""  # what the file of the authority had when the context was made of it
         self._free: list[HttpConnection] = []
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._turns = Turns(OF_NAMESPACE)
+        self._queues = Queues(OF_NAMESPACE)
 
     async def get(self, path: str, **query: str) -> Any:
         return await self._ask("GET", path, query=query)
@@ -182,7 +182,7 @@ class ApiServer:
     ) -> tuple[Any, int]:
         content = None if body is None else json.dumps(body).encode()
         try:
-            async with self._turns.of(_namespace(path)), self._room, asyncio.timeout(SECONDS):
+            async with self._queues.of(_namespace(path)), self._room, asyncio.timeout(SECONDS):
                 status, text = await self._exchange(method, _target(path, query or {}), content, most)
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")

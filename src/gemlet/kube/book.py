@@ -25,8 +25,8 @@ from gemlet.kube import cdi, checkpoint, names, strangers
 from gemlet.kube.daemon_link import terms
 from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
+from gemlet.kube.queues import Queues
 from gemlet.kube.retries import Retries
-from gemlet.kube.turns import Turns
 from gemlet.kube.withholding import NotWithheld, Withholding, for_all
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ShareBook:
         self._retries = Retries()  # of shares that could not be restored, and of what is nobody's and stays
         self._before: dict[str, Amounts] = {}  # granted to those that are being changed
         self._unsure: set[str] = set()  # of which the daemon may have what was not to be: a change that failed
-        self._turns = Turns()  # with each share
+        self._queues = Queues()  # with each share
         self._saving = asyncio.Lock()
         self._changes = self._saved = 0  # of the shares, and how many of them the checkpoint has
 
@@ -109,7 +109,7 @@ class ShareBook:
 
         Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be in use.
         """
-        async with self._turns.of(share.id):
+        async with self._queues.of(share.id):
             known = self.shares.get(share.id)
             if known is not None and known.claim_uid:
                 if known.is_of(share.granted, share.requests):
@@ -139,7 +139,7 @@ class ShareBook:
         """Puts ``share`` in the place of the one with its id: other amounts, another group, a pod.
 
         Raises as `open`, and KeyError if that one is there no more."""
-        async with self._turns.of(share.id):
+        async with self._queues.of(share.id):
             known = self.shares[share.id]
             if known.opened != share.opened:
                 raise KeyError(share.id)  # closed, and opened again with what its claim has now
@@ -170,7 +170,7 @@ class ShareBook:
 
     async def close(self, share_id: str) -> None:
         """Closes a share; nothing happens if there is none. Raises `Refused` while programs use it, and as `open`."""
-        async with self._turns.of(share_id):
+        async with self._queues.of(share_id):
             if share_id in self.unaccounted:
                 await self._forget(share_id)
             await self._close(share_id)
@@ -228,7 +228,7 @@ class ShareBook:
             self._retries.at_once()
         waiting = self._retries.waiting(self._clock())
         for share_id in [each for each in self.shares if each not in waiting]:
-            async with self._turns.of(share_id):
+            async with self._queues.of(share_id):
                 if (share := self.shares.get(share_id)) is not None:
                     await self._restore_one(share)
         self._unsure &= self.shares.keys()

@@ -263,6 +263,6 @@ def test_who_asks_of_one_namespace_keeps_no_other_waiting():
         held.set()
         await asyncio.gather(*many)
         assert most == 2
-        assert not api._turns, "nothing is kept of a namespace"
+        assert not api._queues, "nothing is kept of a namespace"
 
     with_server(scenario, plain=quick, **{"namespaces/many/pods": held_up, "namespaces/few/pods": quick})

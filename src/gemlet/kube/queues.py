@@ -1,4 +1,4 @@
-"""Turns: those who want the same thing come one after the other, and keep nobody who wants another thing."""
+"""Queues: those who want the same thing come one after the other, and keep nobody who wants another thing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-class Turns:
+class Queues:
     """``at_once``: how many may have the same thing at a time."""
 
     def __init__(self, at_once: int = 1) -> None:
@@ -21,7 +21,7 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, thing: str) -> AsyncIterator[None]:
-        """A turn with ``thing``, of which nothing is kept but while somebody has it or waits for it."""
+        """A place with ``thing``, of which nothing is kept but while somebody has it or waits for it."""
         room = self._rooms.setdefault(thing, asyncio.Semaphore(self._at_once))
         self._there[thing] += 1
         try:
