@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.cluster import pod
+from tests.cluster.claims import claiming, template
+from tests.cluster.cluster import Refused, pod
 from tests.cluster.processes import eventually
 from tests.cluster.reading import SHARE, lines
 
@@ -53,3 +54,35 @@ def test_a_preload_out_of_a_configmap_does_not_take_the_place_of_the_hook(preloa
     preloaded.create(pod("from", "probe", annotations=SHARE, envFrom=source))
     eventually(lambda: lines(preloaded, "from", "total"), "first CUDA call")
     assert lines(preloaded, "from", "total") == ["16384"]
+
+
+HOOK = "/opt/gemlet/libgemhook.so.1"
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"terminationMessagePath": HOOK},
+        {"terminationMessagePath": f"/proc/self/root{HOOK}"},
+        {"volumeMounts": [{"name": "v", "mountPath": "/proc/self/root/opt/gemlet"}]},
+    ],
+)
+def test_what_hides_the_hook_does_not_start(cluster, face, way):
+    """It took the limits away. By the webhook, and by the node where nobody asked that."""
+    annotated, ignored = pod("a", "probe", annotations=SHARE, **way), pod("b", "probe", **way)
+    if face.name == "dra":
+        cluster.create(template("plain"))
+        claiming(ignored, "plain")
+    else:
+        ignored["spec"]["containers"][0]["resources"] = {"limits": {"gemlet.dev/share": "1"}}
+        ignored["metadata"]["labels"] = {"gemlet.dev/webhook": "ignore"}
+    try:
+        for each in (annotated, ignored):
+            each["spec"]["volumes"] = [{"name": "v", "emptyDir": {}}]
+        with pytest.raises(Refused, match=r"mount it (elsewhere|outside /proc)"):
+            cluster.create(annotated)
+        cluster.create(ignored)
+        eventually(lambda: "; mount it " in cluster.events("b"), "the event that says why")
+        assert cluster.log("b") == ""
+    finally:
+        cluster.kubectl("delete", "resourceclaimtemplates", "--all", check=False)

@@ -17,7 +17,8 @@ services.py rpc.py    the kubelet's gRPC services by name; served and called at 
 pods.py reaper.py pod_resources.py    annotations that change; shares whose containers are gone; whose device is whose
 kubelet_checkpoint.py    which pod that is, by uid
 webhook.py admission.py pod_shape.py templates.py room.py    the webhook
-daemon_link.py api_server.py http_connection.py    what the agent asks of the daemon and of the apiserver
+daemon_link.py api_server.py http_connection.py foreign_json.py    what is asked of the daemon and of the apiserver
+queues.py        who comes when, so that nobody keeps the others waiting. Knows nothing of the rest
 pod_event.py lost_gpus.py metrics.py http_pages.py shares_table.py holders.py    what people are shown
 names.py         every name that Kubernetes or a container sees
 """

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from gemlet.errors import GemletError
+from gemlet.kube.foreign_json import decoded
 from gemlet.kube.http_connection import HttpConnection, HttpError
+from gemlet.kube.queues import Queues
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -27,6 +29,9 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 10.0
 WATCH_SECONDS = 300
 AT_ONCE = 8  # requests: an answer may have megabytes, and as many pods are asked for as the kubelet starts at a time
+# Of these about one namespace: a hundred pods of 1.5 MB there that start together are read for minutes, and pods of
+# others wait for no more than what is being read.
+OF_NAMESPACE = 2
 AGAIN_SECONDS = 2.0  # from the beginning of a watch to that of the next, at least
 # Of a list. Who may make pods decides how many there are and what is in them, up to 1.5 MB each: a page is as many as
 # PAGE_OBJECTS that have no more than PAGE_BYTES, of which objects in Python are up to 20 times.
@@ -101,6 +106,7 @@ class ApiServer:
         self._trusted = ""  # what the file of the authority had when the context was made of it
         self._free: list[HttpConnection] = []
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._queues = Queues(OF_NAMESPACE)
 
     async def get(self, path: str, **query: str) -> Any:
         return await self._ask("GET", path, query=query)
@@ -153,12 +159,12 @@ class ApiServer:
             # No timeout around this: it would end the task of a consumer that takes long for an event.
             connection.patience = WATCH_SECONDS + 30
             async for line in _lines(connection):
-                kind, found = _event(json.loads(line))
+                kind, found = _event(decoded(line))
                 if kind == "ERROR":
                     raise ApiError(f"watch {path}: {found.get('message')}", status=410)
                 yield kind, found
                 del line, found  # it may be of megabytes, and the next may come after hours, or bring as many
-        except (HttpError, OSError, ValueError, RecursionError) as error:  # a TimeoutError is an OSError
+        except (HttpError, OSError, ValueError) as error:  # a TimeoutError is an OSError
             raise ApiError(f"watch {path}: {str(error) or type(error).__name__}") from None
         finally:
             if connection is not None:
@@ -176,12 +182,12 @@ class ApiServer:
     ) -> tuple[Any, int]:
         content = None if body is None else json.dumps(body).encode()
         try:
-            async with self._room, asyncio.timeout(SECONDS):
+            async with self._queues.of(_namespace(path)), self._room, asyncio.timeout(SECONDS):
                 status, text = await self._exchange(method, _target(path, query or {}), content, most)
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")
-                return json.loads(text), len(text)
-        except (HttpError, OSError, ValueError, RecursionError) as error:  # of what somebody nested deeply
+                return decoded(text), len(text)
+        except (HttpError, OSError, ValueError) as error:
             raise ApiError(
                 f"{method} {path}: {str(error) or type(error).__name__}", hint="check that the apiserver runs"
             ) from None
@@ -263,6 +269,12 @@ async def connected(access: Access) -> AsyncIterator[ApiServer]:
         yield api
     finally:
         await api.close()
+
+
+def _namespace(path: str) -> str:
+    """Of the objects at ``path``; "" where it is not of one."""
+    _, separator, rest = path.partition("/namespaces/")
+    return rest.partition("/")[0] if separator else ""
 
 
 def _target(path: str, query: dict[str, str]) -> str:

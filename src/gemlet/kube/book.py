@@ -17,7 +17,6 @@ import contextlib
 import logging
 import shutil
 import time
-from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,11 +25,12 @@ from gemlet.kube import cdi, checkpoint, names, strangers
 from gemlet.kube.daemon_link import terms
 from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
+from gemlet.kube.queues import Queues
 from gemlet.kube.retries import Retries
 from gemlet.kube.withholding import NotWithheld, Withholding, for_all
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from gemlet.kube.daemon_link import Terms
     from gemlet.kube.inventory import Gpu
@@ -82,8 +82,7 @@ class ShareBook:
         self._retries = Retries()  # of shares that could not be restored, and of what is nobody's and stays
         self._before: dict[str, Amounts] = {}  # granted to those that are being changed
         self._unsure: set[str] = set()  # of which the daemon may have what was not to be: a change that failed
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._there: Counter[str] = Counter()  # who has each of them, or waits for it
+        self._queues = Queues()  # with each share
         self._saving = asyncio.Lock()
         self._changes = self._saved = 0  # of the shares, and how many of them the checkpoint has
 
@@ -105,16 +104,18 @@ class ShareBook:
         return max(sum(each.compute for each in granted) / 100, sum(each.memory for each in granted) / gpu.memory)
 
     async def open(self, share: Share) -> Share:
-        """Opens a share; one that is open already stays as it is. Returns what is open.
+        """Opens a share; one that is open already stays as it is, if its claim is allocated as it was. Returns what is
+        open.
 
-        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be
-        in use.
+        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be in use.
         """
-        async with self._alone_with(share.id):
+        async with self._queues.of(share.id):
             known = self.shares.get(share.id)
             if known is not None and known.claim_uid:
-                await self._apply(known)  # the files may be gone, or the daemon another one
-                return known
+                if known.is_of(share.granted, share.requests):
+                    await self._apply(known)  # the files may be gone, or the daemon another one
+                    return known
+                await self._close(known.id)  # its claim has been allocated anew
             for other in self._in_the_way_of(share):
                 await self._close(other.id)
             self._check_room(share)
@@ -138,7 +139,7 @@ class ShareBook:
         """Puts ``share`` in the place of the one with its id: other amounts, another group, a pod.
 
         Raises as `open`, and KeyError if that one is there no more."""
-        async with self._alone_with(share.id):
+        async with self._queues.of(share.id):
             known = self.shares[share.id]
             if known.opened != share.opened:
                 raise KeyError(share.id)  # closed, and opened again with what its claim has now
@@ -169,7 +170,7 @@ class ShareBook:
 
     async def close(self, share_id: str) -> None:
         """Closes a share; nothing happens if there is none. Raises `Refused` while programs use it, and as `open`."""
-        async with self._alone_with(share_id):
+        async with self._queues.of(share_id):
             if share_id in self.unaccounted:
                 await self._forget(share_id)
             await self._close(share_id)
@@ -227,7 +228,7 @@ class ShareBook:
             self._retries.at_once()
         waiting = self._retries.waiting(self._clock())
         for share_id in [each for each in self.shares if each not in waiting]:
-            async with self._alone_with(share_id):
+            async with self._queues.of(share_id):
                 if (share := self.shares.get(share_id)) is not None:
                     await self._restore_one(share)
         self._unsure &= self.shares.keys()
@@ -273,18 +274,6 @@ class ShareBook:
         )
 
     # --- inside --------------------------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _alone_with(self, share_id: str) -> AsyncIterator[None]:
-        """A lock for each share, which goes with the last who wants it: who waits for it has the same as who comes."""
-        self._there[share_id] += 1
-        try:
-            async with self._locks[share_id]:
-                yield
-        finally:
-            self._there[share_id] -= 1
-            if not self._there[share_id]:
-                del self._there[share_id], self._locks[share_id]
 
     def _device(self, share: Share) -> int | None:
         single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None

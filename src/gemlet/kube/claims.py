@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gemlet.kube import names
 from gemlet.kube.escape import check_escape
 from gemlet.kube.request import Amounts, BadRequest, Settings, checked_memory, checked_percent, from_parameters
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _RESULTS = "status.allocation.devices.results"
 _CONFIG = "status.allocation.devices.config"
+NOTHING = Amounts(memory=0, compute=0, limit=1)  # the limit is what a group has at least
+_Known = tuple[str, "int | None"]  # UUID of a GPU and its memory, None where that is not asked
 
 
 def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[str, Gpu]) -> Share:
@@ -44,19 +48,8 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
                 f"is one of {entry.get('resource')}, and only pods can be held to shares",
                 hint="let each pod name the claim",
             )
-    devices = allocation.get("devices") or {}
-    results = [result for result in devices.get("results") or [] if result.get("driver") == names.DRIVER]
-    if not results:
-        raise BadRequest(_RESULTS, f"has no device of {names.DRIVER}", hint="ask for one in spec.devices.requests")
-    amounts, gpu_uuids, requests = _consumed(results, pool, gpus)
-    settings = _configured(devices.get("config") or [], results, amounts)
-    granted = Amounts(
-        memory=amounts.memory,
-        compute=amounts.compute,
-        limit=settings.limit,
-        priority=settings.priority,
-        resident=settings.resident,
-    )
+    known = {name: (gpu.uuid, gpu.memory) for name, gpu in gpus.items()}
+    granted, gpu_uuids, requests = _granted(allocation, pool, known)
     return Share(
         id=share_id_of_claim(uid),
         group=group_name(meta["namespace"], meta["name"]),
@@ -70,6 +63,24 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
         pod=Pod(namespace=meta["namespace"], name=next((pod.name for pod in pods_of(claim)), "")),
         opened=time.time(),
     )
+
+
+def counted(share: Share, claim: Mapping[str, Any], pool: str) -> Share:
+    """``share`` with what the scheduler counts for it now that its ``claim`` is allocated so; nothing for other GPUs.
+
+    A claim that no pod has any more is allocated anew. Then the kubelet lets a pod start in what it has prepared
+    before, if it has not ended the last one yet, as after `kubectl delete --force`.
+    """
+    known = {name: (uuid, None) for name, uuid in zip(share.requests, share.gpus, strict=True)}
+    try:
+        granted, uuids, requests = _granted(claim["status"]["allocation"], pool, known)
+        if sorted(uuids) != sorted(share.gpus):
+            granted, requests = NOTHING, share.requests
+    except BadRequest:
+        granted, requests = NOTHING, share.requests
+    if share.is_of(granted, requests):
+        return share
+    return msgspec.structs.replace(share, granted=granted, amounts=granted, requests=requests)
 
 
 def pods_of(claim: Mapping[str, Any]) -> list[Pod]:
@@ -150,8 +161,28 @@ def _claims_of(pod: Mapping[str, Any]) -> dict[str, str | None]:
     return {entry["name"]: entry.get("resourceClaimName") or made.get(entry["name"]) for entry in entries}
 
 
+def _granted(
+    allocation: Mapping[str, Any], pool: str, gpus: Mapping[str, _Known]
+) -> tuple[Amounts, tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """What is allocated of each GPU, their UUIDs, and the requests by device. Raises BadRequest."""
+    devices = allocation.get("devices") or {}
+    results = [result for result in devices.get("results") or [] if result.get("driver") == names.DRIVER]
+    if not results:
+        raise BadRequest(_RESULTS, f"has no device of {names.DRIVER}", hint="ask for one in spec.devices.requests")
+    amounts, uuids, requests = _consumed(results, pool, gpus)
+    settings = _configured(devices.get("config") or [], results, amounts)
+    granted = Amounts(
+        memory=amounts.memory,
+        compute=amounts.compute,
+        limit=settings.limit,
+        priority=settings.priority,
+        resident=settings.resident,
+    )
+    return granted, uuids, requests
+
+
 def _consumed(
-    results: list[Mapping[str, Any]], pool: str, gpus: Mapping[str, Gpu]
+    results: list[Mapping[str, Any]], pool: str, gpus: Mapping[str, _Known]
 ) -> tuple[Amounts, tuple[str, ...], dict[str, tuple[str, ...]]]:
     amounts: set[tuple[int, int]] = set()
     requests: dict[str, tuple[str, ...]] = {}
@@ -178,10 +209,11 @@ def _consumed(
                     "is missing",
                     hint="enable the feature gate DRAConsumableCapacity in the cluster (on since 1.36)",
                 )
-        memory = checked_memory(f"{field}.consumedCapacity.memory", consumed["memory"], most=gpus[device].memory)
+        uuid, most = gpus[device]
+        memory = checked_memory(f"{field}.consumedCapacity.memory", consumed["memory"], most=most)
         amounts.add((memory, checked_percent(f"{field}.consumedCapacity.compute", consumed["compute"])))
         requests[device] = (result["request"],)
-        uuids.append(gpus[device].uuid)
+        uuids.append(uuid)
     if len(amounts) != 1:
         raise BadRequest(
             "spec.devices.requests",

@@ -14,7 +14,7 @@ from gemlet.kube import names
 from gemlet.kube.request import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 # A pod's own value for one of these would undo what the share sets: LD_AUDIT names what may tell the loader not to find
 # the hook. No other variable of the loader's keeps an absolute path from being preloaded, but for the tunable below.
@@ -22,14 +22,16 @@ _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT")
 _FORBIDDEN_ENV_PREFIXES = ("GEMLET_", "GEMINI_", "NVIDIA_")
 _TUNABLES = "GLIBC_TUNABLES"
 _SECURE = "enable_secure"  # as in a setuid program, which preloads no path (glibc 2.40)
-# With one of these a container is root on the host, as a privileged one is. MKNOD and DAC_OVERRIDE, which containers
-# have anyway, open no device that the cgroup does not allow; PERFMON alone only reads. SYS_PTRACE is no more than the
-# container's own processes unless it sees those of the host. LINUX_IMMUTABLE is what keeps memory that is shared with
-# the daemon in place (native/server/shared_memory.cpp).
+# With one of these a container is root on the host, as a privileged one is, or sees or changes what is all containers':
+# by PERFMON a program reads the stacks of all others on its processors, SYSLOG is the kernel's log, SYS_TIME its clock.
+# MKNOD and DAC_OVERRIDE, which containers have anyway, open no device that the cgroup does not allow. LINUX_IMMUTABLE
+# is what keeps memory that is shared with the daemon in place (native/server/shared_memory.cpp).
 _HOST_CAPABILITIES = {
-    "ALL", "BPF", "DAC_READ_SEARCH", "LINUX_IMMUTABLE", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO",
+    "ALL", "BPF", "DAC_READ_SEARCH", "LINUX_IMMUTABLE", "PERFMON", "SYSLOG", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE",
+    "SYS_RAWIO", "SYS_TIME",
 }  # fmt: skip
-_OTHERS_CAPABILITIES = {"SYS_PTRACE"}
+# Of what a pod shares with the host. Elsewhere it is the container's own.
+_SHARED_CAPABILITIES = {"hostPID": "SYS_PTRACE", "hostNetwork": "NET_ADMIN"}
 # Which runtimes, and their plugins, take for devices to inject, where they are configured to see a pod's annotations.
 _CHOOSING_ANNOTATIONS = ("io.kubernetes.cri-o.Devices", "devices.crio.io")
 # NVIDIA's own plugin has one below the first; the last is that of GKE.
@@ -50,6 +52,8 @@ def _trees(*paths: str) -> _Trees:
     return tuple(map(_parts, paths))
 
 
+# Links to anywhere: /proc/self/root/opt/gemlet is /opt/gemlet.
+_LINK_TREES = _trees("/proc")
 _OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
 _CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
@@ -90,8 +94,8 @@ def check_escape(
     held = list(containers)
     if not held:
         return
-    host_processes = bool(pod["spec"].get("hostPID"))
-    if host_processes and not host_pid:  # below /proc, as their user, with no capability that containers have not
+    # Below /proc, as their user, with no capability that containers have not.
+    if pod["spec"].get("hostPID") and not host_pid:
         raise BadRequest(
             "spec.hostPID",
             "lets the container reach the files of other pods, the sockets of their shares among them",
@@ -107,12 +111,15 @@ def check_escape(
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
     host_trees = (*_HOST_TREES, *_trees(*kept))
     apart = functools.cache(_parts)  # any number of mounts may be of one long path
+    refused = _HOST_CAPABILITIES | {name for kind, name in _SHARED_CAPABILITIES.items() if pod["spec"].get(kind)}
     for where, container in held:
-        _check_settings(container, where, host_processes=host_processes)
+        _check_settings(container, where, refused)
         for mount in container.get("volumeMounts") or []:
             _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
         for block in container.get("volumeDevices") or []:
             _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_trees)
+        if at := container.get("terminationMessagePath"):  # where the kubelet mounts a file
+            _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_trees)
 
 
 def is_counted(container: Mapping[str, Any]) -> bool:
@@ -143,7 +150,8 @@ def refuse_init_container(number: int) -> NoReturn:
     raise BadRequest(f"spec.initContainers[{number}].resources", "asks for a share", hint="ask for it in a container")
 
 
-def _check_settings(container: Mapping[str, Any], where: str, *, host_processes: bool) -> None:
+def _check_settings(container: Mapping[str, Any], where: str, refused: Collection[str]) -> None:
+    """``refused``: capabilities."""
     for variable in container.get("env") or []:
         if variable["name"] in _FORBIDDEN_ENV or variable["name"].startswith(_FORBIDDEN_ENV_PREFIXES):
             raise BadRequest(
@@ -158,7 +166,6 @@ def _check_settings(container: Mapping[str, Any], where: str, *, host_processes:
                 hint="leave enable_secure out, and write the value itself: without valueFrom and $(...)",
             )
     security = container.get("securityContext") or {}
-    refused = _HOST_CAPABILITIES | (_OTHERS_CAPABILITIES if host_processes else set())
     for name in (security.get("capabilities") or {}).get("add") or []:
         if name.upper().removeprefix("CAP_") in refused:
             raise BadRequest(
@@ -194,6 +201,11 @@ def _check_mount(
         raise BadRequest(f"{where}[{at}]", "hides files that gemlet mounts there", hint="mount it elsewhere")
     if _meets(apart(at), _CHOOSING_TREES):
         raise BadRequest(f"{where}[{at}]", "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
+    # What comes before .. may be a link in the image, as /var/run is one.
+    if _meets(apart(at), _LINK_TREES) or ".." in at.split("/"):
+        raise BadRequest(
+            f"{where}[{at}]", "may be a way to files that gemlet mounts", hint="mount it outside /proc, without .."
+        )
     if path is None:
         return
     if _meets(apart(path), host_trees):

@@ -65,6 +65,7 @@ class _Container(msgspec.Struct):
     securityContext: _Security | None = None  # noqa: N815
     volumeMounts: list[_Mount] | None = None  # noqa: N815
     volumeDevices: list[_Block] | None = None  # noqa: N815
+    terminationMessagePath: Text | None = None  # noqa: N815
 
 
 class _HostPath(msgspec.Struct):
@@ -83,6 +84,7 @@ class _Spec(msgspec.Struct):
     resourceClaims: list[_Claim] | None = None  # noqa: N815
     schedulerName: Text | None = None  # noqa: N815
     hostPID: bool | None = None  # noqa: N815
+    hostNetwork: bool | None = None  # noqa: N815
 
 
 class _Metadata(msgspec.Struct):

@@ -197,6 +197,9 @@ class PodFollower:
             claims.check_pod(seen, ours, self._book.host.kept, host_pid=self._book.host.host_pid)
         except BadRequest as error:
             return error_message(error)
+        except Exception:  # as in `_try`; what cannot be checked is not let in either
+            logger.exception("pod=%s/%s", seen["metadata"]["namespace"], seen["metadata"]["name"])
+            return "gemlet: its containers cannot be checked; see the log of this node's gemlet-agent pod"
         return None
 
     def _withhold(self, share_id: str, meta: dict[str, Any]) -> NotWithheld | None:

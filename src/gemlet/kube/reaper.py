@@ -3,24 +3,28 @@
 A device plugin is not told that a container has ended, so the kubelet is asked. One that started while it could not
 reach the apiserver knows of no pods, whose containers run on: the apiserver must not have the pod here any more, too.
 The kubelet unprepares a claim, but the agent can miss that message while it is down, so the apiserver is asked for the
-claim.
+claim; and it says nothing of one that is allocated anew while it has it prepared.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemlet.errors import GemletError, Refused
 from gemlet.kube import names
 from gemlet.kube.api_server import ApiError
-from gemlet.kube.dra import Objects, claim_path
+from gemlet.kube.claims import counted, pods_of
+from gemlet.kube.dra import claim_path
 from gemlet.kube.holders import ENDED
+from gemlet.kube.pod_event import warning
 from gemlet.kube.pods import pod_path
+from gemlet.kube.quantity import format_bytes
 from gemlet.kube.share import claim_uid_of
 
 if TYPE_CHECKING:
+    from gemlet.kube.api_server import ApiServer
     from gemlet.kube.book import ShareBook
     from gemlet.kube.device_plugin import Kubelet
     from gemlet.kube.pod_resources import Assignments
@@ -37,7 +41,7 @@ class Reaper:
     """Of the shares of ``node``."""
 
     def __init__(
-        self, book: ShareBook, kubelet: Kubelet, api: Objects, *, node: str, young: float = YOUNG_SECONDS
+        self, book: ShareBook, kubelet: Kubelet, api: ApiServer, *, node: str, young: float = YOUNG_SECONDS
     ) -> None:
         self._book = book
         self._kubelet = kubelet
@@ -51,9 +55,9 @@ class Reaper:
         closed = []
         assignments = None
         for share in list(self._book.shares.values()):
-            if 0 <= time.time() - share.opened < self._young:  # a clock that was set back makes nothing young for hours
-                continue
             if share.claim is None:
+                if 0 <= time.time() - share.opened < self._young:  # a clock set back makes nothing young for hours
+                    continue
                 assignments = assignments or await self._kubelet.assignments()
                 held = _held(share, assignments)
             else:
@@ -100,7 +104,33 @@ class Reaper:
         except ApiError as error:
             return error.status != 404
         allocated = bool((claim.get("status") or {}).get("allocation"))
-        return bool(claim["metadata"]["uid"] == share.claim_uid and allocated)
+        if claim["metadata"]["uid"] != share.claim_uid or not allocated:
+            return False
+        await self._hold(share, claim)
+        return True
+
+    async def _hold(self, share: Share, claim: dict[str, Any]) -> None:
+        """Lets a share have no more than its claim, if that has been allocated anew."""
+        changed = counted(share, claim, self._node)
+        if changed == share:
+            return
+        try:
+            await self._book.change(changed)
+        except KeyError:
+            return  # closed meanwhile
+        except (GemletError, OSError) as error:
+            logger.warning("share=%s not held to its claim, which was allocated anew: %s", share.id, error)
+            return
+        has = f"{changed.granted.compute} % and {format_bytes(changed.granted.memory)} of {', '.join(share.gpus)}"
+        name = claim["metadata"]["name"]
+        text = f"gemlet: the claim {name} was allocated anew while it was in use, and has {has} now"
+        logger.warning("share=%s %s", share.id, text)
+        for pod in pods_of(claim):
+            try:
+                meta = (await self._api.get(pod_path(pod)))["metadata"]
+                await self._api.create(*warning(meta, text, reason="ShareChanged", component="gemlet-agent"))
+            except ApiError as error:
+                logger.warning("event: %s", error)
 
     async def _has_pod(self, share: Share) -> bool:
         if share.claim is not None or not share.pod.name:  # of a container that has not started

@@ -51,6 +51,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod = Pod()
     opened: float = 0.0
 
+    def is_of(self, granted: Amounts, requests: Mapping[str, tuple[str, ...]]) -> bool:
+        """Whether a claim is allocated as when this was opened. The rest of ``granted`` goes with the request."""
+        own = self.granted
+        return (own.memory, own.compute, self.requests) == (granted.memory, granted.compute, requests)
+
 
 def group_name(*parts: str) -> str:
     """The name of a share's group: of its claim, or of its pod and container. Those may be longer than a group's

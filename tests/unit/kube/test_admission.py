@@ -236,6 +236,10 @@ def mounted(path, **volume):
                 ("SYS_RAWIO", {}),
                 ("LINUX_IMMUTABLE", {}),
                 ("BPF", {}),
+                ("PERFMON", {}),  # perf_event_open of a processor: the stacks of whatever runs there
+                ("SYSLOG", {}),
+                ("SYS_TIME", {}),
+                ("NET_ADMIN", {"hostNetwork": True}),  # the node's firewall
             )
         ],
         ({}, {"hostPID": True}, r"spec\.hostPID: .* sockets of their shares .* remove it"),
@@ -255,6 +259,30 @@ def mounted(path, **volume):
             r"volumeDevices\[/run/gemlet/gemlet.sock\].*elsewhere",
         ),
         (*mounted("/run/gemlet/x", emptyDir={}), "elsewhere"),
+        *[  # the kubelet mounts a file there: of no bytes, so that no hook is found
+            ({"terminationMessagePath": path}, {}, rf"terminationMessagePath\[{path}\].*{text}")
+            for path, text in (
+                ("/opt/gemlet/libgemhook.so.1", "elsewhere"),
+                ("/opt/./gemlet/libgemhook.so.1.share", "elsewhere"),
+                ("/etc/ld.so.preload", "elsewhere"),
+                ("/proc/self/root/opt/gemlet/libgemhook.so.1", "outside /proc"),
+            )
+        ],
+        *[
+            (*mounted(path, emptyDir={}), r"outside /proc, without \.\.")
+            for path in (
+                "/proc/self/root/opt/gemlet",  # runc and containerd follow it
+                "//proc/1/cwd/run/gemlet",
+                "/proc",
+                "/var/run/../opt/gemlet",  # /var/run is a link to /run
+                "/data/../data",
+            )
+        ],
+        (
+            {"volumeDevices": [{"name": "v", "devicePath": "/proc/thread-self/root/run/gemlet/gemlet.sock"}]},
+            {"volumes": [{"name": "v"}]},
+            "outside /proc",
+        ),
         (*mounted("/etc/ld.so.preload", emptyDir={}), "elsewhere"),
         (*mounted("/var/run/nvidia-container-devices/all", emptyDir={}), "chooses GPUs"),
         (*mounted("/run/nvidia-container-devices", emptyDir={}), "chooses GPUs"),
@@ -378,13 +406,20 @@ def test_ordinary_variables_are_welcome():
 
 
 def test_ordinary_mounts_and_capabilities_are_welcome():
+    for at in ("/dev/termination-log", "/tmp/..message", "/process"):
+        container, spec = mounted(at, emptyDir={})
+        patch(pod(SHARE, container | {"terminationMessagePath": at}, **spec), SLOTS)
     for path in ("/srv/data", "/mnt/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
         container, spec = mounted("/data", hostPath={"path": path})
         container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
         patch(pod(SHARE, container, **spec), SLOTS)
-    for named in (["IPC_LOCK", "NET_ADMIN", "SYS_PTRACE"], ["MKNOD", "DAC_OVERRIDE", "PERFMON"], None):
+    for named, network in (
+        (["IPC_LOCK", "NET_RAW", "SYS_PTRACE", "SYS_NICE"], True),
+        (["MKNOD", "DAC_OVERRIDE", "NET_ADMIN"], False),
+        (None, True),
+    ):
         security = {"securityContext": {"capabilities": {"add": named, "drop": ["ALL"]}}}
-        patch(pod(SHARE, security, hostIPC=True, hostNetwork=True, shareProcessNamespace=True), SLOTS)
+        patch(pod(SHARE, security, hostIPC=True, hostNetwork=network, shareProcessNamespace=True), SLOTS)
     patch(pod(SHARE, {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}, hostPID=True), SIMULATED)
 
 

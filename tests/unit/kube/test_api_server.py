@@ -13,6 +13,7 @@ from aiohttp import web
 from gemlet.errors import GemletError
 from gemlet.kube import api_server
 from gemlet.kube.api_server import Access, ApiError, ApiServer
+from gemlet.kube.foreign_json import decoded
 
 LONG = "x" * 300_000
 
@@ -42,10 +43,16 @@ def page(at, limit):
     return {"items": [{"n": number, "text": "" if number % 10 else LONG} for number in numbers], "metadata": meta}
 
 
-async def nested(request):
-    """An object of a user's: claims and their templates may have anything in their parameters."""
-    deep = b'{"type": "ADDED", "object": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
-    return web.Response(body=deep)
+DEEP = b'{"metadata": {"name": "deep"}, "spec": ' + b'[{"a":' * 5_000 + b"1" + b"}]" * 5_000 + b"}"
+ODD = b'{"metadata": {"name": "odd \xff"}}'
+
+
+async def foreign(request):
+    """Objects of a user's: claims, their templates and managedFields may have anything in them, and Go reads it."""
+    if request.query.get("watch"):
+        lines = [b'{"type": "ADDED", "object": ' + each + b"}\n" for each in (DEEP, ODD)]
+        return web.Response(body=b"".join(lines))
+    return web.Response(body=b'{"metadata": {"resourceVersion": "7"}, "items": [' + DEEP + b", " + ODD + b"]}")
 
 
 async def forbidden(request):
@@ -63,7 +70,7 @@ async def gone(request):
 def with_server(scenario, token=None, **pages):
     async def whole():
         app = web.Application()
-        app.add_routes([web.get("/pods", pods), web.get("/forbidden", forbidden), web.get("/nested", nested)])
+        app.add_routes([web.get("/pods", pods), web.get("/forbidden", forbidden), web.get("/foreign", foreign)])
         app.add_routes(web.get(f"/{name}", answer) for name, answer in pages.items())
         app.add_routes([web.post("/pods", created), web.delete("/pods", gone)])
         runner = web.AppRunner(app)
@@ -116,17 +123,24 @@ def test_refusals_carry_the_servers_message():
     with_server(scenario)
 
 
-def test_an_object_that_is_nested_deeply_is_an_error():
-    """Not one that ends the process which lists such objects, and ends it again after each start."""
+def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read():
+    """A pod with managedFields of 2000 levels, and neither the pods of its node nor the cluster's were followed."""
 
     async def scenario(api):
-        with pytest.raises(ApiError, match="nested"):
-            await api.get("/nested")
-        with pytest.raises(ApiError, match="nested"):
-            async for _ in api.watch("/nested"):
-                pass
+        seen = [entry async for entry in api.listed("/foreign")]
+        seen += [entry async for _, entry in api.watch_once("/foreign", resourceVersion="7")]
+        assert [entry["metadata"]["name"] for entry in seen] == ["deep", "odd \ufffd"] * 2
+        assert 90 < json.dumps(seen[0]).count("[") * 2 < 100
 
     with_server(scenario)
+
+
+@pytest.mark.parametrize("text", ['"[{\\"[{\\\\"', '{"[": [{"]": "}"}, "\\\\"], "}": "{\\""}'])
+def test_brackets_in_texts_are_no_depth(text):
+    """Of what is beside something that is too deep."""
+    deep = b"[" * 5_000 + b"]" * 5_000
+    read = decoded(b"[" + text.encode() + b", " + deep + b", " + text.encode() + b"]")
+    assert (read[0], read[2]) == (json.loads(text), json.loads(text))
 
 
 def test_a_watch_gives_whole_objects_however_long():

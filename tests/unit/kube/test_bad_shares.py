@@ -434,7 +434,7 @@ class TestAgent:
         async def then(one):
             assert set(node.daemon.opened) == {"default/u1", "default/u2"}
             with pytest.raises(GemletError):
-                await one._book.open(fakes.claim_share("u1"))
+                await one._book.open(one._book.shares["claim-u1"])
             assert "gemlet_node_shares_not_withheld 1.0" in (await one._metrics()).text
 
         self.served(started, run, then)

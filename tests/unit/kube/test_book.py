@@ -48,6 +48,25 @@ def test_opening_a_claim_twice_is_opening_it_once(node, run):
     assert cdi.share_ids(node.cdi) == {"claim-u1"}
 
 
+def test_a_claim_that_was_allocated_anew_is_another_share(node, run, monkeypatch):
+    """The kubelet asks again for what was prepared when it starts: after its last pod was deleted by force, maybe."""
+    monkeypatch.setattr("gemlet.kube.book.CLOSE_SECONDS", 0.05)
+    run(node.book.open(fakes.claim_share(granted=fakes.amounts(16, 80))))
+    for anew in (
+        fakes.claim_share(granted=fakes.amounts(16, 10)),
+        msgspec.structs.replace(fakes.claim_share(gpus=(fakes.SECOND,)), requests={"gpu-1": ("gpu",)}),
+    ):
+        before = node.book.shares["claim-u1"]
+        node.daemon.busy.add("default/u1")
+        with pytest.raises(Refused):
+            run(node.book.open(anew))
+        assert node.book.shares["claim-u1"] is before, "its programs run on"
+        node.daemon.busy.clear()
+        assert run(node.book.open(anew)) is anew
+        assert node.daemon.opened["default/u1"][0] == anew.granted
+        assert node.restart().shares["claim-u1"] == anew
+
+
 def test_an_unreachable_daemon_leaves_nothing(node, run):
     node.daemon.down = True
     with pytest.raises(DaemonUnreachable):

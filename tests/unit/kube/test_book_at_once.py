@@ -28,7 +28,7 @@ def test_a_hundred_shares_opened_at_once_and_closed_leave_nothing(node, run):
 
     run(all_of_them())
     assert node.leftovers() == []
-    assert not node.book._locks
+    assert not node.book._queues
 
 
 def test_containers_that_start_at_the_same_time_share_what_there_is(node, run, monkeypatch):
@@ -257,4 +257,4 @@ def test_who_waited_for_a_share_to_close_is_alone_with_it(node, run):
 
     run(crossing())
     assert node.leftovers() == []
-    assert not node.book._locks
+    assert not node.book._queues

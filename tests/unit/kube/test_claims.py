@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 
+import msgspec
 import pytest
 
 from gemlet.config.rules import check_name
-from gemlet.kube.claims import check_pod, container_of, read_claim
+from gemlet.kube.claims import NOTHING, check_pod, container_of, counted, read_claim
 from gemlet.kube.request import BadRequest
 from gemlet.kube.share import group_name
 from gemlet.model import Priority
@@ -45,6 +46,26 @@ def test_what_was_consumed_is_the_share():
     assert (share.id, share.group, share.gpus) == ("claim-u1", "default/c", (fakes.FIRST,))
     assert share.granted == fakes.amounts(16, 25)
     assert (share.pod.name, share.requests) == ("a", {"gpu-0": ("gpu",)})
+
+
+def test_a_share_is_counted_as_its_claim_is_allocated_now():
+    """The kubelet may keep what it has prepared for a claim that is allocated anew."""
+    first = claim(result(request="gpu/big"), configs=[config(computeLimit=80)])
+    share = read(first)
+    lowered = msgspec.structs.replace(share, amounts=fakes.amounts(8, 10))  # by an annotation
+    assert counted(lowered, first, "n1") is lowered
+    less = counted(share, claim(result(compute="10", request="gpu/small")), "n1")
+    assert (less.granted, less.amounts) == (fakes.amounts(16, 10), fakes.amounts(16, 10))
+    assert (less.id, less.gpus, less.requests) == (share.id, share.gpus, {"gpu-0": ("gpu/small",)})
+    for elsewhere in (
+        claim(result("gpu-1", request="gpu/big")),
+        claim(result(pool="n2", request="gpu/big")),
+        claim(result(request="gpu/big"), result("gpu-1", request="gpu/big")),
+        claim(),
+    ):
+        nothing = counted(share, elsewhere, "n1")
+        assert (nothing.granted, nothing.amounts, nothing.requests) == (NOTHING, NOTHING, share.requests)
+        assert counted(nothing, elsewhere, "n1") is nothing, "once"
 
 
 def test_names_of_any_length_are_those_of_groups():

@@ -61,6 +61,17 @@ class TestFollower:
             run(node.book.close(f"claim-s{number}"))
         assert sum(len(text) for text in follower._complained.values()) < 2000
 
+    def test_a_pod_that_cannot_be_checked_gets_no_container_into_a_share(self, node, run):
+        """By a shape that nobody foresaw."""
+        api = fakes.FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(fakes.claim_share("u1")))
+        run(applied(follower, claiming_pod("odd", "u1", env=[{"nameless": 1}])))
+        assert cdi.share_ids(node.cdi) == set()
+        assert "cannot be checked" in api.created[0][1]["message"]
+        follower._forget("odd")
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
     def test_no_container_starts_in_a_share_that_a_later_pod_would_leave(self, node, run):
         """The kubelet has a claim prepared once, and says nothing of the pods that come to use it."""
         api = fakes.FollowedApi()

@@ -234,3 +234,35 @@ def test_only_some_answers_come_at_a_time(monkeypatch):
 
     with_server(scenario, slow=slow)
     assert most == 2
+
+
+def test_who_asks_of_one_namespace_keeps_no_other_waiting():
+    """A hundred pods of 1.5 MB with one claim: the kubelet has it prepared for each of them, all of them are read each
+    time, and another's pod waited for 40 s, nearly as long as the kubelet does."""
+    held, come, most = None, 0, 0
+
+    async def held_up(request):
+        nonlocal come, most
+        come += 1
+        most = max(most, come)
+        await held.wait()
+        come -= 1
+        return web.json_response({})
+
+    async def quick(request):
+        return web.json_response({})
+
+    async def scenario(api):
+        nonlocal held
+        held = asyncio.Event()
+        many = [asyncio.create_task(api.get("/namespaces/many/pods")) for _ in range(100)]
+        while come < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for path in ("/namespaces/few/pods", "/plain"):
+            assert await api.get(path) == {}
+        held.set()
+        await asyncio.gather(*many)
+        assert most == 2
+        assert not api._queues, "nothing is kept of a namespace"
+
+    with_server(scenario, plain=quick, **{"namespaces/many/pods": held_up, "namespaces/few/pods": quick})

@@ -19,6 +19,19 @@ from tests.unit.kube import fakes
 NAMED = {"namespace": "default", "name": "p"}  # as the apiserver says of each pod
 
 
+def allocated_claim(uid, compute="25"):
+    """The claim of `fakes.claim_share`, used by the pod p."""
+    result = {"driver": "gemlet.dev", "pool": "n1", "request": "gpu", "device": "gpu-0"}
+    capacity = {"memory": "16Gi", "compute": compute}
+    return {
+        "metadata": {"namespace": "default", "name": uid, "uid": uid},
+        "status": {
+            "allocation": {"devices": {"results": [result | {"consumedCapacity": capacity}]}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+        },
+    }
+
+
 class TestReaper:
     def test_a_share_goes_when_the_kubelet_knows_no_holder_twice(self, node, run):
         kubelet = fakes.FakeKubelet()
@@ -93,15 +106,38 @@ class TestReaper:
         looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
         run(node.book.open(fakes.claim_share("u1")))
         run(node.book.open(fakes.claim_share("u2")))
-        allocated = {"allocation": {"devices": {}}}
-        api.objects[claim_path("default", "u1")] = {"metadata": {"uid": "u1"}, "status": allocated}
-        api.objects[claim_path("default", "u2")] = {"metadata": {"uid": "other"}, "status": allocated}
+        api.objects[claim_path("default", "u1")] = allocated_claim("u1")
+        api.objects[claim_path("default", "u2")] = allocated_claim("other")
         run(looker.look())
         assert run(looker.look()) == ["claim-u2"]
         api.objects.clear()
         run(looker.look())
         assert run(looker.look()) == ["claim-u1"]
         assert node.leftovers() == []
+
+    def test_a_claim_that_is_allocated_anew_has_no_more_than_that(self, node, run):
+        """A pod that is deleted by force, and another that uses its claim before the kubelet has ended the first: it
+        starts in what was prepared, and others waited for what the scheduler had given them."""
+        api = fakes.FollowedApi()
+        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(16, 80))))
+        claim = allocated_claim("u1", compute="80")
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        api.objects[claim_path("default", "u1")] = claim
+        api.objects["/api/v1/namespaces/default/pods/p"] = fakes.seen_pod()
+        assert run(looker.look()) == []
+        assert (node.daemon.opened["default/u1"][0].limit, api.created) == (80, [])
+        result["consumedCapacity"]["compute"] = "10"
+        for _ in range(2):
+            assert run(looker.look()) == []
+        assert node.daemon.opened["default/u1"][0] == fakes.amounts(16, 10)
+        ((_, event),) = api.created
+        assert "allocated anew while it was in use, and has 10 % and 16Gi of" in event["message"]
+        run(node.book.open(fakes.claim_share("u2", granted=fakes.amounts(16, 90))))
+        result["device"] = "gpu-1"
+        run(looker.look())
+        assert node.daemon.opened["default/u1"][0].memory == 0
+        assert node.restart().shares["claim-u1"].granted.compute == 0
 
     def test_an_apiserver_that_does_not_answer_costs_nobody_a_share(self, node, run):
         class Down:

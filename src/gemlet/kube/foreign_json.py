@@ -1,0 +1,38 @@
+"""JSON of the apiserver's, parts of which anybody may have written as they like: parameters of claims, managedFields.
+
+Go reads what is 10,000 deep, and passes on bytes that are no UTF-8. What cannot be read ends a list or a watch of all
+objects, for as long as the one is there. So it is read without what nobody here looks at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MOST_DEPTH = 100  # of a pod in a list that is looked at there are 10
+_PART = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
+
+
+def decoded(text: bytes) -> Any:
+    """The value; where it is too deep for Python, with null for what is deeper than `MOST_DEPTH`. Raises ValueError."""
+    whole = text.decode(errors="replace")
+    try:
+        return json.loads(whole)
+    except RecursionError:
+        return json.loads(_shallow(whole))
+
+
+def _shallow(text: str) -> str:
+    kept: list[str] = []
+    depth = begin = 0
+    for part in _PART.finditer(text):
+        if part[0] in "[{":
+            depth += 1
+            if depth == MOST_DEPTH + 1:
+                kept += text[begin : part.start()], "null"
+        elif part[0] in "]}":
+            if depth == MOST_DEPTH + 1:
+                begin = part.end()
+            depth -= 1
+    return "".join(kept) + text[begin:]
