@@ -107,7 +107,7 @@ class Server:
                         task.cancel()
                     await self._fleet.close()
                     self.unpacking.close()
-                    self.regions.close()
+                    await self.regions.close()
                     if self.engine.log is not None:
                         await self.engine.log.write()
                     if self._end_traces is not None:

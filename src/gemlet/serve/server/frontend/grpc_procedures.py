@@ -125,13 +125,13 @@ class Procedures:
     async def _system_shared_memory_register(
         self, request: messages.SystemSharedMemoryRegisterRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryRegisterResponse:
-        regions.register(request.name, request.key, request.offset, request.byte_size)
+        await regions.register(request.name, request.key, request.offset, request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
     async def _system_shared_memory_unregister(
         self, request: messages.SystemSharedMemoryUnregisterRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryUnregisterResponse:
-        regions.unregister(SystemRegion, request.name)
+        await regions.unregister(SystemRegion, request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     async def _cuda_shared_memory_status(
@@ -152,7 +152,7 @@ class Procedures:
     async def _cuda_shared_memory_unregister(
         self, request: messages.CudaSharedMemoryUnregisterRequest, regions: UserRegions
     ) -> messages.CudaSharedMemoryUnregisterResponse:
-        regions.unregister(DeviceRegion, request.name)
+        await regions.unregister(DeviceRegion, request.name)
         return messages.CudaSharedMemoryUnregisterResponse()
 
 

@@ -169,12 +169,12 @@ async def _region_register(service: Service, exchange: Exchange, asked: Asked) -
     key, offset, nbytes = wanted.get("key"), wanted.get("offset", 0), wanted.get("byte_size")
     if not (isinstance(key, str) and isinstance(offset, int) and isinstance(nbytes, int)):
         raise Refusal("invalid", "a region has key (text), offset and byte_size (numbers)")
-    asked.regions.register(asked.names[0], key, offset, nbytes)
+    await asked.regions.register(asked.names[0], key, offset, nbytes)
     exchange.document({})
 
 
 async def _region_unregister(service: Service, exchange: Exchange, asked: Asked) -> None:
-    asked.regions.unregister(SystemRegion, asked.names[0])
+    await asked.regions.unregister(SystemRegion, asked.names[0])
     exchange.document({})
 
 
@@ -202,7 +202,7 @@ async def _device_register(_service: Service, exchange: Exchange, asked: Asked) 
 
 
 async def _device_unregister(_service: Service, exchange: Exchange, asked: Asked) -> None:
-    asked.regions.unregister(DeviceRegion, asked.names[0])
+    await asked.regions.unregister(DeviceRegion, asked.names[0])
     exchange.document({})
 
 
