@@ -41,7 +41,13 @@ class Procedures:
         try:
             act = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
             request = kind.FromString(data)
-            answer = await (act(request, call.connection.regions) if "SharedMemory" in name else act(request))
+            client = call.connection
+            if "SharedMemory" in name:
+                answer = await act(request, client.regions)
+            elif "RepositoryModel" in name:
+                answer = await act(request, client.peer)
+            else:
+                answer = await act(request)
             call.respond([answer.SerializeToString()])
         except DecodeError as error:
             call.refuse(Refusal("invalid", f"not a {kind.__name__}: {error}"))
@@ -98,17 +104,17 @@ class Procedures:
         return answer
 
     async def _repository_model_load(
-        self, request: messages.RepositoryModelLoadRequest
+        self, request: messages.RepositoryModelLoadRequest, peer: str
     ) -> messages.RepositoryModelLoadResponse:
         if request.parameters:
             raise Refusal("unsupported", NO_OVERRIDE)
-        await self._service.load(request.model_name)
+        await self._service.load(request.model_name, peer)
         return messages.RepositoryModelLoadResponse()
 
     async def _repository_model_unload(
-        self, request: messages.RepositoryModelUnloadRequest
+        self, request: messages.RepositoryModelUnloadRequest, peer: str
     ) -> messages.RepositoryModelUnloadResponse:
-        await self._service.unload(request.model_name)
+        await self._service.unload(request.model_name, peer)
         return messages.RepositoryModelUnloadResponse()
 
     # Shared memory
