@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
 MAX_REGIONS = 1024  # of a user
+MAX_NAME_BYTES = 255  # of a region: whoever asks for all of them gets all their names
 MAX_READ_BYTES = 64 * 1024**2  # by one request: as much as a body may have
 
 
@@ -222,6 +223,9 @@ class UserRegions:
             raise Refusal("unsupported", "shared memory is for clients on the server's machine, whose user it can see")
         if not name:  # which stands for all regions elsewhere
             raise Refusal("invalid", "a shared memory region has a name")
+        if (nbytes := len(name.encode())) > MAX_NAME_BYTES:
+            message = f"the name of a shared memory region has {nbytes} bytes: expected at most {MAX_NAME_BYTES}"
+            raise Refusal("invalid", message)
         if name in self._regions:
             raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
         if len(self._regions) >= MAX_REGIONS:

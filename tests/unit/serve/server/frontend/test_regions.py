@@ -202,6 +202,10 @@ def test_their_number_and_their_bytes_have_limits(shared, monkeypatch):
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(Refusal, match="has a name"):
         register(regions, "", shared[0], 0, 1)
+    with pytest.raises(Refusal, match="256 bytes: expected at most 255"):
+        register(regions, "n" * 254 + "ä", shared[0], 0, 1)
+    with pytest.raises(Refusal, match="256 bytes: expected at most 255"):
+        asyncio.run(regions.register_device("n" * 256, b"", 0, 1))
     register(regions, "a", shared[0], 0, 1)
     register(regions, "b", shared[0], 0, 1)
     with pytest.raises(Refusal, match="2 shared memory regions"):
