@@ -45,6 +45,21 @@ def test_who_has_gone_has_no_turn_and_keeps_nobody_waiting():
     assert order_of("a", cancelled=(0,), cancel_with_turn=True) == []
 
 
+def test_who_goes_leaves_nothing_behind_while_somebody_has_the_turn():
+    async def run():
+        turn = FairTurn()
+        async with turn.of("first"):
+            tasks = [asyncio.create_task(waiting(turn.of(peer))) for peer in ("a", "a", "b")]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            await asyncio.wait(tasks[::2])
+            assert {peer: len(those) for peer, those in turn._waiting.items()} == {"a": 1}
+        await tasks[1]
+
+    asyncio.run(run())
+
+
 def test_thousands_who_wait_end_together_in_little_time():
     async def run():
         turn = FairTurn()
