@@ -29,6 +29,7 @@ SILENCE = (  # after a minute without a word the kernel asks whether the client 
     (socket.TCP_KEEPINTVL, int(limits.CLOSE_S / 2)),
     (socket.TCP_KEEPCNT, 2),
 )
+LOOKING = 10.0  # times as long as a look for connections that could end took, nobody looks for more of these
 
 
 class Client(Protocol):
@@ -113,6 +114,8 @@ class Server:
         self.unpacking = service.unpacking
         self.connections: set[Client] = set()
         self._of_peer: Counter[str] = Counter()  # connections
+        self._no_room_for = 0  # one of a client with as many connections, or more,
+        self._look_again = 0.0  # before this time
         self.draining = False
         self._connection = connection
         self._servers: list[asyncio.Server | Handshakes] = []
@@ -159,27 +162,41 @@ class Server:
     def _make_room(self, newest: Client) -> bool:
         """Ends connections for which no model works, those first that nobody uses; whether there were any.
 
-        Of these, the client with the most loses first, and those first that never asked for anything. Then one goes
-        that follows the log, or the one whose client has let the server wait for the longest: for the rest of its
-        request, or to read its answers.
+        Of these, the client with the most loses first, and those first that never asked for anything. Then those go
+        that follow the log, or whose client has let the server wait for the longest: for the rest of its request, or to
+        read its answers. If all have an answer due, those go of the client with the most that have waited for the
+        longest. Nobody loses any for one who has more. Several go at once, because looking costs time.
         """
-        others = [each for each in self.connections if each is not newest]
+        began, theirs = self.turns.clock(), self._of_peer[newest.peer]
+        if theirs >= self._no_room_for and began < self._look_again:
+            return False
+        several = max(1, self.most_connections // 64)
+        others = [each for each in self.connections if each is not newest and self._of_peer[each.peer] >= theirs]
         unused = [each for each in others if each.unused]
         unused.sort(key=lambda each: (-self._of_peer[each.peer], each.asked, each.active))
-        for connection in unused[: max(1, self.most_connections // 64)]:  # several: looking costs time
+        for connection in unused[:several]:
             self.leave(connection)
             connection.close()
             self.loop.call_soon(connection.abort)  # a client that does not take the end, of TLS say, has no files here
         if unused:
             return True
-        followers = [each for each in others if each.follows]
-        waiting = [(each.began, each) for each in others if each.waits_for_client and each.began is not None]
-        waiting += [(each.unread_since, each) for each in others if each.unread_since is not None]
-        if followers:
-            min(followers, key=lambda each: each.active).abort()
-        elif waiting:
-            min(waiting, key=lambda pair: pair[0])[1].abort()
-        return bool(followers or waiting)
+        ending = sorted((each for each in others if each.follows), key=lambda each: each.active)
+        if not ending:
+            waiting = [(each.began, each) for each in others if each.waits_for_client and each.began is not None]
+            waiting += [(each.unread_since, each) for each in others if each.unread_since is not None]
+            ending = [each for _, each in sorted(waiting, key=lambda pair: pair[0])]
+        if not ending:
+            most = max(self._of_peer.values())
+            several = min(several, (most - theirs + 1) // 2)
+            ending = [each for each in others if self._of_peer[each.peer] == most and several]
+            ending.sort(key=lambda each: each.active)
+        for connection in ending[:several]:
+            self.leave(connection)
+            connection.abort()
+        if not ending:
+            self._no_room_for, now = theirs, self.turns.clock()
+            self._look_again = now + LOOKING * (now - began)
+        return bool(ending)
 
     def close_slow(self) -> None:
         """Ends connections whose client is too slow, or has asked for nothing; to be called every second."""

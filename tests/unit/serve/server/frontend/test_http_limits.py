@@ -10,12 +10,15 @@ import math
 import struct
 import weakref
 import zlib
+from unittest import mock
 
 import pytest
 
 from gemlet.serve.dispatch.call import Answered, Tensor
 from gemlet.serve.server.frontend import limits, logs, unpacking
+from gemlet.serve.server.frontend import peers as peers_module
 from gemlet.serve.server.frontend.access import Tokens
+from gemlet.serve.server.frontend.http_connection import Connection
 from gemlet.serve.server.frontend.http_exchange import Exchange
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
@@ -193,6 +196,72 @@ def test_connections_that_nobody_uses_make_room_for_new_ones():
         assert not work_transport.closed
         newest.data_received(infer([2.0]))
         assert [status for status, _, _ in replies(transport.written)] == [200]
+
+    asyncio.run(run())
+
+
+class Held(Service):
+    """Whose models do not answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.engine.infer = lambda call: None
+        self.engine.cancel = lambda call: None
+
+
+def connected(server, *peers):
+    """A connection of each, of which every one waits for a model; its transport, and whether it was taken."""
+    found = []
+    for peer in peers:
+        with mock.patch.object(peers_module, "name", return_value=peer):
+            connection, transport = connect(server.service, server)
+        taken = not transport.written
+        connection.data_received(infer([1.0]))
+        found.append((transport, taken))
+    return found
+
+
+def test_nobody_is_kept_out_by_another_who_has_many_connections():
+    async def run():
+        server = HttpServer(Held(), Limits(connections=4))
+        (first, _), (second, _), *_ = connected(server, "many", "many", "many", "many")
+        ((_, taken),) = connected(server, "few")
+        assert taken
+        assert first.closed  # it has waited for the longest
+        ((refused, taken),) = connected(server, "many")
+        assert not taken
+        assert replies(refused.written)[0][0] == 503
+        assert not second.closed
+        assert connected(server, "few")[0][1]
+        assert not connected(server, "few")[0][1]  # both have as many now
+
+    asyncio.run(run())
+
+
+def test_nobody_loses_a_connection_that_is_not_used_to_another_who_has_more():
+    async def run():
+        server = HttpServer(Held(), Limits(connections=4))
+        with mock.patch.object(peers_module, "name", return_value="few"):
+            _, idle = connect(server.service, server)
+        connected(server, "many", "many", "many")
+        ((_, taken),) = connected(server, "many")
+        assert not taken
+        assert not idle.closed
+
+    asyncio.run(run())
+
+
+def test_those_who_find_no_room_have_nobody_look_for_it_again_at_once():
+    async def run():
+        server = HttpServer(Held(), Limits(connections=4))
+        now = [1.0]
+        server.turns.clock = lambda: now.append(now[-1] + 0.01) or now[-1]
+        looked = []
+        with mock.patch.object(Connection, "unused", property(looked.append)):
+            connected(server, *["many"] * 4)
+            assert [taken for _, taken in connected(server, *["many"] * 4)] == [False] * 4
+            assert len(looked) <= 8
+            assert connected(server, "few")[0][1]  # which has fewer
 
     asyncio.run(run())
 
