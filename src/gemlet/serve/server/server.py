@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import resource
 from contextlib import AsyncExitStack
@@ -31,6 +30,7 @@ from gemlet.serve.server.frontend import metrics
 from gemlet.serve.server.frontend.regions import Regions
 from gemlet.serve.server.frontend.shared_text import SharedText
 from gemlet.serve.server.frontend.unpacking import Unpacking
+from gemlet.serve.server.garbage import LOOK_S, Garbage
 from gemlet.serve.server.listening import Listening
 from gemlet.serve.server.serving_plan import ServingPlan
 
@@ -210,8 +210,7 @@ class Server:
         if self._options.watch:
             keep(_every(WATCH_S, self._catalog.compare), "repository")
         keep(_every(LEARN_S, self._serving_plan.learn), "learning")
-        gc.collect()
-        gc.freeze()  # existing objects stay: collections look only at objects that come with requests
+        keep(_every(LOOK_S, Garbage().look), "garbage")
         started(self._started(http_port, grpc_port))
         await stop.wait()
         for task in background:
