@@ -40,7 +40,6 @@ READ_FRAMES = 32  # likewise: those that come next may take a hundred times as l
 AT_ONCE_BYTES, AT_ONCE_PART = 8 * 1024, 8  # that wait for no turn; as many as take this part of one
 HEADER_COST = 2 * limits.HEADER_BYTES  # bytes that a header takes here, about, until its client ends it
 CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
-FREE_CALLS = 16  # of a connection, that do not count: most clients have no more
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
 
@@ -544,7 +543,7 @@ class GrpcConnection(asyncio.Protocol):
         """Bytes of its calls, and those that they take by their number; of a header that is not whole."""
         held = self._bytes if self._header_since is None else self._bytes + HEADER_COST
         calls = len(self._calls)
-        return held if calls <= FREE_CALLS else held + CALL_BYTES * (calls - FREE_CALLS)
+        return held if calls <= limits.FREE_CALLS else held + CALL_BYTES * (calls - limits.FREE_CALLS)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 MAX_PIPELINED = 64
+CALL_BYTES = 4096  # that a request takes here, about, until it is answered
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
 # Of what arrives, before others have their turn: it may be requests of some twenty bytes. A body is taken as it comes.
 READ_BYTES = 2 * 1024
@@ -185,7 +186,7 @@ class Connection(asyncio.Protocol):
             self._begin()
         try:
             self._request.take(data)
-            if self._request.body_bytes or self._held:
+            if self._request.body_bytes or self._held or len(self._exchanges) > limits.FREE_CALLS:
                 self._hold()
         except Bad as bad:
             self._fail(bad)
@@ -434,6 +435,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             return
         held = self._request.body_bytes + self._out_bytes + self._large_bytes + len(self._unread)
+        held += CALL_BYTES * max(0, len(self._exchanges) - limits.FREE_CALLS)
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:

@@ -14,6 +14,7 @@ HEADER_S = 10.0  # for a header, and for a TLS handshake
 SILENT_S = 60.0  # until a client is asked whether it is there, or gone if it never asked for anything
 CLOSE_S = 10.0  # for a client to read the end of its last answer
 HELD_REQUESTS = 4  # the largest ones, that clients who are slow may have under way together
+FREE_CALLS = 16  # of a connection, that do not count among what it holds: most clients have no more under way
 SPARE_FILES = 256  # for executors, models, logs
 REGION_PART = 8  # one file in so many may be one of shared memory
 LONGEST_S = 60.0

@@ -218,7 +218,7 @@ def test_calls_that_do_nothing_count_by_their_number():
         connection.connection_made(Transport())
         client = Connection(Role.CLIENT)
         client.initiate_connection()
-        for _ in range(grpc_connection.FREE_CALLS + 10):
+        for _ in range(limits.FREE_CALLS + 10):
             client.send_request(
                 [*HEADERS[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *HEADERS[3:]]
             )

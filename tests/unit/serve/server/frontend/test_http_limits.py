@@ -209,6 +209,42 @@ class Held(Service):
         self.engine.cancel = lambda call: None
 
 
+def test_requests_that_wait_count_by_their_number():
+    async def run():
+        server = HttpServer(Held(), Limits(request_bytes=MIB // 4))
+        clients = [connect(server.service, server) for _ in range(12)]
+        for connection, _ in clients:
+            for _ in range(limits.FREE_CALLS):
+                connection.data_received(infer([1.0]))
+        assert server.holdings.total == 0
+        for connection, _ in clients:
+            for _ in range(32):
+                connection.data_received(infer([1.0]))
+        assert server.holdings.total <= MIB
+        assert any(transport.closed for _, transport in clients)
+        for connection, _ in clients:
+            connection.connection_lost(None)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+def test_requests_that_are_answered_count_no_more():
+    async def run():
+        server = HttpServer(Service())
+        calls = []
+        server.service.engine.infer = calls.append
+        connection, _ = connect(server.service, server)
+        for _ in range(limits.FREE_CALLS + 2):
+            connection.data_received(infer([1.0]))
+        assert server.holdings.total > 0
+        for call in calls[:2]:
+            call.answer(Answered(model(), [Tensor("Y", "FP32", (1, 1), bytes(4))]))
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
 def connected(server, *peers):
     """A connection of each, of which every one waits for a model; its transport, and whether it was taken."""
     found = []
