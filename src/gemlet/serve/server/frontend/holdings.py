@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PACE = 10e6  # bytes a second at which a client reads an answer that is not cut off for another one
 LEAST_S = 1.0  # that any client has for it
+LOOK_PART = 64  # of the budget, that one look for the costliest frees
 LARGE_PART = 64  # of the budget: answers below that are never refused
 
 
@@ -72,22 +73,27 @@ class Holdings:
         self.total += nbytes - held.nbytes
         held.cost, held.nbytes, held.since, held.most = held.cost_at(now), nbytes, now, max(held.most, nbytes)
         while self.total > self.budget and self._held:
-            self._evict(self._costliest(now))
+            self._make_room(now)
 
-    def _costliest(self, now: float) -> Holder:
-        """The one that goes."""
+    def _make_room(self, now: float) -> None:
+        """The costliest of the costliest peer go: several that hold little, because looking costs time."""
         cost_at = self._cost_at(now)
         of_peers: dict[str, tuple[float, int]] = {}
         for holder in self._held:
             (cost, nbytes), before = cost_at(holder), of_peers.get(holder.peer, (0.0, 0))
             of_peers[holder.peer] = before[0] + cost, before[1] + nbytes
         peer = max(of_peers, key=of_peers.__getitem__)
-        return max((holder for holder in self._held if holder.peer == peer), key=cost_at)
+        theirs = sorted((holder for holder in self._held if holder.peer == peer), key=cost_at)
+        enough = self.total - self.budget // LOOK_PART
+        self._evict(theirs.pop())
+        while theirs and self.total > enough:
+            self._evict(theirs.pop())
 
     def _evict(self, holder: Holder) -> None:
-        self.drop(holder)
-        self.evicted += 1
-        holder.evict()
+        if holder in self._held:
+            self.drop(holder)
+            self.evicted += 1
+            holder.evict()
 
     def _cost_at(self, now: float) -> Callable[[Holder], tuple[float, int]]:
         return lambda holder: (self._held[holder].cost_at(now), self._held[holder].nbytes)

@@ -43,6 +43,32 @@ def test_who_has_many_that_cost_little_loses_one_of_them():
     assert (good.evicted, holdings.evicted) == (0, 12)
 
 
+def test_of_many_that_hold_little_several_go_at_once_because_looking_costs_time():
+    looked = []
+
+    class Small(Holder):
+        @property
+        def peer(self):
+            looked.append(self)
+            return "many"
+
+        @peer.setter
+        def peer(self, _peer):
+            pass
+
+    now = [0.0]
+    holdings = Holdings(1000 * 64, lambda: now[0])
+    for _ in range(1000):
+        holdings.hold(Small(), 64)
+    now[0] = 10.0
+    assert not holdings.evicted
+    good = Holder("good")
+    holdings.hold(good, 100 * 64)
+    assert 100 <= holdings.evicted < 120
+    assert not good.evicted
+    assert len(looked) < 8 * 3 * 1000
+
+
 def test_what_was_given_back_counts_no_more_but_its_time_does():
     now = [0.0]
     holdings = Holdings(100, lambda: now[0])
