@@ -113,7 +113,7 @@ def check_host_paths(paths: Iterable[str], kept: Iterable[str] = ()) -> tuple[st
     """
     found: list[str] = []
     for path in paths:
-        if not path.startswith("/") or posixpath.normpath(path) != path.rstrip("/"):
+        if not path.startswith("/") or posixpath.normpath(path).replace("//", "/") != path.rstrip("/"):
             raise GemletError(f"{path} cannot be one of the host paths", hint="give a whole path, without . and ..")
         for other in (*_SYSTEM, *kept, *found):
             if _meets(_parts(path), _trees(other)):
