@@ -36,7 +36,7 @@ async def run_one(bench):
         await bench.executor.answer()
 
 
-async def crowd(client_of, value_of, runs=600):
+async def waited_beside(client_of, value_of, runs=600):
     """Good clients, and others that send these values, each a request after the other: for how many runs each request
     of the good ones waited."""
     bench = Bench(model(platform="python", slo_ms=1000.0, max_batch=32))
@@ -65,7 +65,7 @@ def test_inputs_that_raise_cost_the_others_no_more_than_as_many_good_ones(client
         return -1.0 if number % 20 < bad_of_20 else 1.0
 
     async def both():
-        return [await crowd(client_of.format, values) for values in (lambda _: 1.0, value)]
+        return [await waited_beside(client_of.format, values) for values in (lambda _: 1.0, value)]
 
     beside_good, beside_bad = asyncio.run(both())
     for part in (0.5, 0.9):
