@@ -45,18 +45,24 @@ def _parts(path: str) -> tuple[str, ...]:
     return parts[1:] if parts[:2] == ("var", "run") else parts  # a link to /run in every image and on every node
 
 
-_Trees = tuple[tuple[str, ...], ...]
+class _Trees:
+    """Of files."""
 
+    def __init__(self, *paths: str) -> None:
+        self._roots = {*map(_parts, paths)}
+        self._above = {root[:depth] for root in self._roots for depth in range(len(root))}
+        self._depths = {*map(len, self._roots)}
 
-def _trees(*paths: str) -> _Trees:
-    return tuple(map(_parts, paths))
+    def meet(self, parts: tuple[str, ...]) -> bool:
+        """Whether a path of these names is, contains or is in one of them, however it is spelt."""
+        return parts in self._above or any(parts[:depth] in self._roots for depth in self._depths)
 
 
 # Links to anywhere: /proc/self/root/opt/gemlet is /opt/gemlet.
-_LINK_TREES = _trees("/proc")
-_OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
+_LINK_TREES = _Trees("/proc")
+_OWN_TREES = _Trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
-_CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
+_CHOOSING_TREES = _Trees("/var/run/nvidia-container-devices")
 # Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
 # or units as root; what such programs are configured by, CDI and the preload file among it; their state.
 _SYSTEM_TREES = (
@@ -68,14 +74,15 @@ _SYSTEM_TREES = (
 _SYSTEM_AGAIN = (
     "/ostree", "/sysroot", "/mnt/stateful_partition", "/local", "/.snapshots", "/writable", "/usr/local/.state",
 )  # fmt: skip
-_HOST_TREES = _trees(*_SYSTEM_TREES, *_SYSTEM_AGAIN)
+_HOST_TREES = _Trees(*_SYSTEM_TREES, *_SYSTEM_AGAIN)
 # What the host runs as root.
-_PROGRAM_TREES = _trees(
+_PROGRAM_TREES = _Trees(
     "/bin", "/home/kubernetes", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt/bin", "/opt/cni",
     "/opt/containerd", "/opt/nvidia", "/opt/rke2", "/sbin", "/snap", "/usr", "/var/home/kubernetes", "/var/opt/bin",
     "/var/opt/cni", "/var/opt/containerd", "/var/opt/nvidia", "/var/opt/rke2", "/var/usrlocal",
 )  # fmt: skip
 
+MOST_MOUNTS = 10_000  # of all containers that are checked together: a tenth of a second
 _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
 
 
@@ -94,6 +101,7 @@ def check_escape(
     held = list(containers)
     if not held:
         return
+    check_mounts(container for _, container in held)
     # Below /proc, as their user, with no capability that containers have not.
     if pod["spec"].get("hostPID") and not host_pid:
         raise BadRequest(
@@ -109,7 +117,7 @@ def check_escape(
                 hint="remove it: gemlet chooses the GPU",
             )
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
-    host_trees = (*_HOST_TREES, *_trees(*kept))
+    host_trees = (_HOST_TREES, _Trees(*kept))
     apart = functools.cache(_parts)  # any number of mounts may be of one long path
     refused = _HOST_CAPABILITIES | {name for kind, name in _SHARED_CAPABILITIES.items() if pod["spec"].get(kind)}
     for where, container in held:
@@ -120,6 +128,18 @@ def check_escape(
             _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_trees)
         if at := container.get("terminationMessagePath"):  # where the kubelet mounts a file
             _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_trees)
+
+
+def check_mounts(containers: Iterable[Mapping[str, Any]]) -> None:
+    """Raises BadRequest for more mounts than are looked at: who looks, others wait for."""
+    kinds = ("volumeMounts", "volumeDevices")
+    mounts = sum(len(container.get(kind) or []) for container in containers for kind in kinds)
+    if mounts > MOST_MOUNTS:
+        raise BadRequest(
+            "spec.containers",
+            f"{mounts} mounts are too many to be checked",
+            hint="mount one directory in place of many",
+        )
 
 
 def is_counted(container: Mapping[str, Any]) -> bool:
@@ -191,33 +211,28 @@ def _check_mount(
     path: str | None,
     where: str,
     apart: Callable[[str], tuple[str, ...]],
-    host_trees: _Trees,
+    host_trees: tuple[_Trees, ...],
 ) -> None:
     """``path``: of the host, None for what is not of the host."""
     if max(len(mount["mountPath"]), len(path or "")) > _MOST_PATH:
         raise BadRequest(where, f"has a path of more than {_MOST_PATH} bytes", hint="mount what has a shorter one")
     at = mount["mountPath"]
-    if _meets(apart(at), _OWN_TREES):
+    if _OWN_TREES.meet(apart(at)):
         raise BadRequest(f"{where}[{at}]", "hides files that gemlet mounts there", hint="mount it elsewhere")
-    if _meets(apart(at), _CHOOSING_TREES):
+    if _CHOOSING_TREES.meet(apart(at)):
         raise BadRequest(f"{where}[{at}]", "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
     # What comes before .. may be a link in the image, as /var/run is one.
-    if _meets(apart(at), _LINK_TREES) or ".." in at.split("/"):
+    if _LINK_TREES.meet(apart(at)) or ".." in at.split("/"):
         raise BadRequest(
             f"{where}[{at}]", "may be a way to files that gemlet mounts", hint="mount it outside /proc, without .."
         )
     if path is None:
         return
-    if _meets(apart(path), host_trees):
+    if any(trees.meet(apart(path)) for trees in host_trees):
         raise BadRequest(
             f"{where}[{at}]",
             f"gives access to the host's {path}",
             hint="mount a directory of data, such as one in /srv or /mnt",
         )
-    if not mount.get("readOnly") and _meets(apart(path), _PROGRAM_TREES):
+    if not mount.get("readOnly") and _PROGRAM_TREES.meet(apart(path)):
         raise BadRequest(f"{where}[{at}]", f"lets the container change the host's {path}", hint="add readOnly: true")
-
-
-def _meets(parts: tuple[str, ...], trees: _Trees) -> bool:
-    """Whether a path of these names is, contains or is in one of ``trees``, however it is spelt."""
-    return any(parts[: len(tree)] == tree[: len(parts)] for tree in trees)
