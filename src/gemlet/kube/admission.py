@@ -40,12 +40,12 @@ MOST_CHECKS = 100_000  # at annotations and volumes, for each container at all o
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What admission knows of the cluster. Sizes are those of the largest GPU, None where that is not known.
-    ``kept`` and ``host_pid``: as in `check_escape`."""
+    ``host_paths`` and ``host_pid``: as in `check_escape`."""
 
     face: Face = "slots"
     gpu_memory: int | None = None
     slots_per_gpu: int = 4
-    kept: tuple[str, ...] = ()
+    host_paths: tuple[str, ...] = ()
     host_pid: bool = False
 
 
@@ -65,7 +65,7 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
         _check_lone_annotations(annotations, holders, pod)
     containers = _containers(pod)
     held = [(f"spec.containers[{number}]", containers[number]) for number in sorted({*asked, *holders})]
-    check_escape(pod, held, cluster.kept, host_pid=cluster.host_pid)
+    check_escape(pod, held, cluster.host_paths, host_pid=cluster.host_pid)
     if not asked:
         return []
     if cluster.face == "dra":
@@ -246,7 +246,7 @@ def _check_claimants(pod: Mapping[str, Any], ours: set[str], cluster: Cluster) -
         for number, container in enumerate(containers)
         if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or [])
     ]
-    check_escape(pod, claimants, cluster.kept, host_pid=cluster.host_pid)
+    check_escape(pod, claimants, cluster.host_paths, host_pid=cluster.host_pid)
 
 
 def _check_holders(pod: Mapping[str, Any]) -> list[int]:

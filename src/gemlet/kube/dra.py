@@ -157,7 +157,7 @@ class DraDriver:
                 hint="wait for the kubelet to end the one before",
             )
         host = self._book.host
-        claims.check_pod(seen, ours | {claim}, host.kept, host_pid=host.host_pid)
+        claims.check_pod(seen, ours | {claim}, host.paths, host_pid=host.host_pid)
         return claims.container_of(seen, claim)
 
     def _response(self, share: Share) -> messages.NodePrepareResourceResponse:

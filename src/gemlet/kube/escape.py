@@ -10,6 +10,7 @@ import functools
 import posixpath
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gemlet.errors import GemletError
 from gemlet.kube import names
 from gemlet.kube.request import BadRequest
 
@@ -45,43 +46,19 @@ def _parts(path: str) -> tuple[str, ...]:
     return parts[1:] if parts[:2] == ("var", "run") else parts  # a link to /run in every image and on every node
 
 
-class _Trees:
-    """Of files."""
+_Trees = tuple[tuple[str, ...], ...]
+_SYSTEM = ("/dev", "/etc", "/proc", "/run", "/sys")  # of every node
 
-    def __init__(self, *paths: str) -> None:
-        self._roots = {*map(_parts, paths)}
-        self._above = {root[:depth] for root in self._roots for depth in range(len(root))}
-        self._depths = {*map(len, self._roots)}
 
-    def meet(self, parts: tuple[str, ...]) -> bool:
-        """Whether a path of these names is, contains or is in one of them, however it is spelt."""
-        return parts in self._above or any(parts[:depth] in self._roots for depth in self._depths)
+def _trees(*paths: str) -> _Trees:
+    return tuple(map(_parts, paths))
 
 
 # Links to anywhere: /proc/self/root/opt/gemlet is /opt/gemlet.
-_LINK_TREES = _Trees("/proc")
-_OWN_TREES = _Trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
+_LINK_TREES = _trees("/proc")
+_OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
-_CHOOSING_TREES = _Trees("/var/run/nvidia-container-devices")
-# Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
-# or units as root; what such programs are configured by, CDI and the preload file among it; their state.
-_SYSTEM_TREES = (
-    "/boot", "/dev", "/efi", "/etc", "/oem", "/proc", "/root", "/run", "/sys", "/system", "/var/lib", "/var/log",
-    "/var/roothome", "/var/snap", "/var/spool", "/var/vcap",
-)  # fmt: skip
-# All of it once more, where the system is an image and these are parts of another file system: of CoreOS (the first
-# two), Container-Optimized OS, Bottlerocket, openSUSE, Ubuntu Core, Kairos.
-_SYSTEM_AGAIN = (
-    "/ostree", "/sysroot", "/mnt/stateful_partition", "/local", "/.snapshots", "/writable", "/usr/local/.state",
-)  # fmt: skip
-_HOST_TREES = _Trees(*_SYSTEM_TREES, *_SYSTEM_AGAIN)
-# What the host runs as root.
-_PROGRAM_TREES = _Trees(
-    "/bin", "/home/kubernetes", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt/bin", "/opt/cni",
-    "/opt/containerd", "/opt/nvidia", "/opt/rke2", "/sbin", "/snap", "/usr", "/var/home/kubernetes", "/var/opt/bin",
-    "/var/opt/cni", "/var/opt/containerd", "/var/opt/nvidia", "/var/opt/rke2", "/var/usrlocal",
-)  # fmt: skip
-
+_CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
 MOST_MOUNTS = 10_000  # of all containers that are checked together: a tenth of a second
 _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
 
@@ -89,14 +66,14 @@ _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
 def check_escape(
     pod: Mapping[str, Any],
     containers: Iterable[tuple[str, Mapping[str, Any]]],
-    kept: Iterable[str] = (),
+    host_paths: Collection[str] = (),
     *,
     host_pid: bool = False,
 ) -> None:
     """Raises BadRequest if one of ``containers`` of ``pod`` could leave its share.
 
-    Each with what names it: spec.containers[0]. ``kept``: directories of nodes that are gemlet's, wherever they are.
-    ``host_pid``: whether a pod may be among the host's processes, as simulated GPUs need it.
+    Each with what names it: spec.containers[0]. ``host_paths``: as `check_host_paths` lets them pass. ``host_pid``:
+    whether a pod may be among the host's processes, as simulated GPUs need it.
     """
     held = list(containers)
     if not held:
@@ -117,17 +94,35 @@ def check_escape(
                 hint="remove it: gemlet chooses the GPU",
             )
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
-    host_trees = (_HOST_TREES, _Trees(*kept))
     apart = functools.cache(_parts)  # any number of mounts may be of one long path
     refused = _HOST_CAPABILITIES | {name for kind, name in _SHARED_CAPABILITIES.items() if pod["spec"].get(kind)}
     for where, container in held:
         _check_settings(container, where, refused)
         for mount in container.get("volumeMounts") or []:
-            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
+            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_paths)
         for block in container.get("volumeDevices") or []:
-            _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_trees)
+            _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_paths)
         if at := container.get("terminationMessagePath"):  # where the kubelet mounts a file
-            _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_trees)
+            _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_paths)
+
+
+def check_host_paths(paths: Iterable[str], kept: Iterable[str] = ()) -> tuple[str, ...]:
+    """Directories of nodes, as those that pods with a share may mount: none but these themselves, and by subPath, for
+    which the kubelet follows no link, what is in them. For what is below may be a link that a pod made there.
+
+    Raises GemletError if one is, contains or is in one of ``kept``, the node's own, or in another one, where a pod
+    could put a link in its place.
+    """
+    found: list[str] = []
+    for path in paths:
+        if not path.startswith("/") or posixpath.normpath(path).replace("//", "/") != path.rstrip("/"):
+            raise GemletError(f"{path} cannot be one of the host paths", hint="give a whole path, without . and ..")
+        for other in (*_SYSTEM, *kept, *found):
+            if _meets(_parts(path), _trees(other)):
+                hint = "name directories of data, none in another one"
+                raise GemletError(f"pods must not mount the host's {path}: {other} is there", hint=hint)
+        found.append(path.rstrip("/"))
+    return tuple(found)
 
 
 def check_mounts(containers: Iterable[Mapping[str, Any]]) -> None:
@@ -148,7 +143,9 @@ def is_counted(container: Mapping[str, Any]) -> bool:
     return any(name in (resources.get(kind) or {}) for kind in ("limits", "requests") for name in names.RESOURCES)
 
 
-def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = (), *, host_pid: bool = False) -> None:
+def check_counted(
+    pod: Mapping[str, Any], name: str, host_paths: Collection[str] = (), *, host_pid: bool = False
+) -> None:
     """As `check_escape`, of the container ``name``, which the kubelet says has devices, and of all that ask for some.
 
     The kubelet gives an init container's devices to another container of the pod, and names only that one.
@@ -162,7 +159,7 @@ def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = (), *
         for number, container in enumerate(containers)
         if container["name"] == name or is_counted(container)
     ]
-    check_escape(pod, held, kept, host_pid=host_pid)
+    check_escape(pod, held, host_paths, host_pid=host_pid)
 
 
 def refuse_init_container(number: int) -> NoReturn:
@@ -211,28 +208,31 @@ def _check_mount(
     path: str | None,
     where: str,
     apart: Callable[[str], tuple[str, ...]],
-    host_trees: tuple[_Trees, ...],
+    host_paths: Collection[str],
 ) -> None:
     """``path``: of the host, None for what is not of the host."""
     if max(len(mount["mountPath"]), len(path or "")) > _MOST_PATH:
         raise BadRequest(where, f"has a path of more than {_MOST_PATH} bytes", hint="mount what has a shorter one")
     at = mount["mountPath"]
-    if _OWN_TREES.meet(apart(at)):
+    if _meets(apart(at), _OWN_TREES):
         raise BadRequest(f"{where}[{at}]", "hides files that gemlet mounts there", hint="mount it elsewhere")
-    if _CHOOSING_TREES.meet(apart(at)):
+    if _meets(apart(at), _CHOOSING_TREES):
         raise BadRequest(f"{where}[{at}]", "chooses GPUs by NVIDIA's runtime", hint="remove it: gemlet chooses the GPU")
     # What comes before .. may be a link in the image, as /var/run is one.
-    if _LINK_TREES.meet(apart(at)) or ".." in at.split("/"):
+    if _meets(apart(at), _LINK_TREES) or ".." in at.split("/"):
         raise BadRequest(
             f"{where}[{at}]", "may be a way to files that gemlet mounts", hint="mount it outside /proc, without .."
         )
-    if path is None:
-        return
-    if any(trees.meet(apart(path)) for trees in host_trees):
+    if path is not None and path.rstrip("/") not in host_paths:
+        known = ", ".join(host_paths) or "none so far"
         raise BadRequest(
             f"{where}[{at}]",
-            f"gives access to the host's {path}",
-            hint="mount a directory of data, such as one in /srv or /mnt",
+            f"mounts the host's {path}",
+            hint=f"mount a directory that the chart's hostPaths name ({known}), with subPath for what is in it, "
+            "or a PersistentVolume",
         )
-    if not mount.get("readOnly") and _PROGRAM_TREES.meet(apart(path)):
-        raise BadRequest(f"{where}[{at}]", f"lets the container change the host's {path}", hint="add readOnly: true")
+
+
+def _meets(parts: tuple[str, ...], trees: _Trees) -> bool:
+    """Whether a path of these names is, contains or is in one of ``trees``, however it is spelt."""
+    return any(parts[: len(tree)] == tree[: len(parts)] for tree in trees)

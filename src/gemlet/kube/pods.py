@@ -200,7 +200,7 @@ class PodFollower:
         In words: the error keeps the pod, until Python looks for cycles.
         """
         try:
-            claims.check_pod(seen, ours, self._book.host.kept, host_pid=self._book.host.host_pid)
+            claims.check_pod(seen, ours, self._book.host.paths, host_pid=self._book.host.host_pid)
         except BadRequest as error:
             return error_message(error)
         except Exception:  # as in `_try`; what cannot be checked is not let in either

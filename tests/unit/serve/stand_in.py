@@ -57,7 +57,7 @@ class Service:
     def index(self):
         return [Known(name, "1", "READY", "") for name in self.engine.models]
 
-    async def load(self, name):
+    async def load(self, name, peer):
         raise Refusal("unknown", name)
 
     unload = load

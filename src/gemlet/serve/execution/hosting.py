@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import selectors
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import cast
 
 TOKEN = "GEMLET_EXECUTOR_TOKEN"  # in the environment, which other users of the machine cannot read
 TOKEN_BYTES = 32  # of hexadecimal digits, the first thing that the server sends
 STDERR = 2
+MOST_SILENT = 64  # connections that have not sent it: of more the first one ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +82,51 @@ def listen(address: str, announce: int) -> socket.socket:
     with socket.create_server((address, 0), family=family) as server:
         os.write(announce, b"%d\n" % server.getsockname()[1])
         os.close(announce)
-        while True:
-            connection, _ = server.accept()
-            connection.settimeout(5.0)
-            if secrets.compare_digest(_read(connection, len(token)), token):
-                connection.settimeout(None)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return connection
+        connection = _with(token, server)
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _with(token: bytes, server: socket.socket) -> socket.socket:
+    """The connection that begins with it. Nobody else's keeps that one waiting: it sends the token at once."""
+    server.setblocking(False)
+    read: dict[socket.socket, bytes] = {}  # of those that have sent a part of as much
+    with selectors.DefaultSelector() as selector:
+        selector.register(server, selectors.EVENT_READ)
+
+        def drop(connection: socket.socket) -> None:
+            del read[connection]
+            selector.unregister(connection)
             connection.close()
 
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is server:
+                    with contextlib.suppress(OSError):  # it has gone, or there are no descriptors
+                        connection, _ = server.accept()
+                        connection.setblocking(False)
+                        read[connection] = b""
+                        selector.register(connection, selectors.EVENT_READ)
+                    if len(read) > MOST_SILENT:
+                        drop(next(iter(read)))
+                elif (connection := cast("socket.socket", key.fileobj)) in read:
+                    begun = read[connection]
+                    read[connection] += _received(connection, len(token) - len(begun))
+                    if secrets.compare_digest(read[connection], token):
+                        del read[connection]
+                        for other in list(read):
+                            drop(other)
+                        return connection
+                    if len(read[connection]) in (len(begun), len(token)):
+                        drop(connection)
 
-def _read(connection: socket.socket, count: int) -> bytes:
-    read = b""
-    with contextlib.suppress(OSError):  # silence is not the token either
-        while len(read) < count and (more := connection.recv(count - len(read))):
-            read += more
-    return read
+
+def _received(connection: socket.socket, most: int) -> bytes:
+    try:
+        return connection.recv(most)
+    except OSError:
+        return b""
 
 
 def _address() -> str:

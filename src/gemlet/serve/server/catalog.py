@@ -64,7 +64,8 @@ class _Directory:
 
 
 class Catalog:
-    """Loads and unloads, one at a time. What has begun goes on when its client has gone: executors do, too."""
+    """Loads and unloads, one at a time, and one of each peer after another. What has begun goes on when its client has
+    gone: executors do, too."""
 
     def __init__(self, repository: Path, engine: Engine, replan: Replan) -> None:
         self.models: dict[str, _Directory] = {}
@@ -105,16 +106,17 @@ class Catalog:
             return ""
         return directory.unloaded or next((known.reason for known in directory.versions.values() if known.reason), "")
 
-    async def load(self, name: str) -> None:
-        """Reads the model's files anew and serves it; if that fails the old one is served on. Raises Refusal."""
+    async def load(self, name: str, *, peer: str = "") -> None:
+        """Reads the model's files anew and serves it, when it is the peer's turn; if that fails the old one is served
+        on. Raises Refusal."""
         if not name.isprintable() or not name or "/" in name or name[0] == "." or len(name.encode()) > MAX_NAME_BYTES:
             raise Refusal("invalid", f"{name[:MAX_NAME_BYTES]!r} is not a valid name of a model")
-        async with self._turn.of(""):
+        async with self._turn.of(peer):
             await to_its_end(self._load(name))
 
-    async def unload(self, name: str, reason: str = "unloaded") -> None:
+    async def unload(self, name: str, reason: str = "unloaded", *, peer: str = "") -> None:
         """Refuses further requests for it and takes it off the devices once all others are answered. Raises Refusal."""
-        async with self._turn.of(""):
+        async with self._turn.of(peer):
             await to_its_end(self._unload(name, reason))
 
     async def compare(self) -> None:

@@ -107,7 +107,7 @@ class Server:
                         task.cancel()
                     await self._fleet.close()
                     self.unpacking.close()
-                    self.regions.close()
+                    await self.regions.close()
                     if self.engine.log is not None:
                         await self.engine.log.write()
                     if self._end_traces is not None:
@@ -141,11 +141,11 @@ class Server:
     def index(self) -> Sequence[Known]:
         return self._catalog.index()
 
-    async def load(self, name: str) -> None:
-        await self._catalog.load(name)
+    async def load(self, name: str, peer: str) -> None:
+        await self._catalog.load(name, peer=peer)
 
-    async def unload(self, name: str) -> None:
-        await self._catalog.unload(name)
+    async def unload(self, name: str, peer: str) -> None:
+        await self._catalog.unload(name, peer=peer)
 
     def plan(self) -> Plan:
         return self._fleet.plan()

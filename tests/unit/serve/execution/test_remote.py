@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
-from gemlet.serve.execution.hosting import Endpoint, Host
+from gemlet.serve.execution.hosting import MOST_SILENT, Endpoint, Host
 from gemlet.serve.execution.remote import RemoteExecutor
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
@@ -59,6 +60,36 @@ async def started(placement: Here) -> RemoteExecutor:
 def batch(rows: int) -> list[Input]:
     data = np.arange(4 * rows, dtype=np.float32).tobytes()
     return [Input("X", "FP32", (rows, 4), [data], len(data))]
+
+
+def test_connections_without_the_token_keep_nobody_waiting() -> None:
+    class Beside(Here):
+        """Where others were first."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.others: list[socket.socket] = []
+
+        async def start(self, backend: str, environment: Mapping[str, str]) -> Endpoint:
+            found = await super().start(backend, environment)
+            for number in range(2 * MOST_SILENT):
+                self.others.append(socket.create_connection((found.host, found.port), 60))
+                self.others[-1].sendall(found.token.encode()[: number % 5])
+            self.others[0].settimeout(60)
+            assert not self.others[0].recv(1)
+            return found
+
+    async def run() -> None:
+        placement = Beside()
+        executor = await started(placement)
+        for other in placement.others:
+            other.settimeout(60)
+            with suppress(ConnectionResetError):
+                assert not other.recv(1)
+            other.close()
+        await executor.close()
+
+    asyncio.run(run())
 
 
 def test_batches_go_there_and_back() -> None:

@@ -201,3 +201,19 @@ def test_thousands_who_wait_for_a_load_end_together_in_little_time(tmp_path):
         return count
 
     assert asyncio.run(run()) < 10 * 200
+
+
+def test_who_loads_without_end_keeps_nobody_else_waiting(tmp_path):
+    async def run():
+        world = Waiting(tmp_path, first=[1], second=[1])
+        many = [asyncio.create_task(world.catalog.load("first", peer="many")) for _ in range(20)]
+        one = asyncio.create_task(world.catalog.load("second", peer="one"))
+        own = asyncio.create_task(world.catalog.unload("first"))
+        world.go.set()
+        await asyncio.gather(one, own)
+        assert world.asked <= 4
+        for each in many:
+            each.cancel()
+        await asyncio.wait(many)
+
+    asyncio.run(run())

@@ -16,7 +16,8 @@ grpc_connection.py HTTP/2: a connection, its calls, back pressure;  grpc_rest.py
 grpc_call.py     one call;  grpc_header.py: what it asks for;  grpc_wire.py: gRPC's own format within HTTP/2
 grpc_frames.py   whether a header has begun that has no end yet
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
-regions.py       shared memory of clients;  region_write.py: writes there;  peers.py: which user a client is
+regions.py       shared memory of clients;  region_write.py: writes there;  region_writer.py: in processes
+peers.py         which user a client is
 device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much

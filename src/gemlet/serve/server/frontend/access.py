@@ -30,6 +30,7 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._told = ""  # why the file is not followed
         self._stamp, self._digests = self._read(flags=0)  # at first it may be a pipe: --token-file <(...)
 
     def allows(self, authorization: bytes) -> bool:
@@ -43,8 +44,11 @@ class Tokens:
             if _stamp(self._path.stat()) != self._stamp:
                 self._stamp, self._digests = self._read(flags=os.O_NONBLOCK)
                 logger.info("%s: %d tokens", self._path, len(self._digests))
+            self._told = ""
         except (ConfigError, OSError) as error:
-            logger.error("the tokens are as they were: %s", error)
+            before, self._told = self._told, str(error)
+            if before != self._told:  # not every second
+                logger.error("the tokens are as they were: %s", error)
 
     def _read(self, *, flags: int) -> tuple[tuple[int, int, int], frozenset[bytes]]:
         """With O_NONBLOCK among ``flags`` only of a file: nobody is answered while another kind would be waited for."""

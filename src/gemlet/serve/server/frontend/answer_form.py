@@ -13,7 +13,6 @@ from gemlet.serve.server.frontend import json_tensors
 
 if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.regions import UserRegions
 
 Parameters = dict[str, Any]
 
@@ -44,13 +43,10 @@ class Form(msgspec.Struct):
 class Finished(msgspec.Struct, frozen=True):
     """An output as it is sent: its classes in its place if those were asked for; as JSON, and ``tensor`` is without its
     data then, or empty if not wanted.
-
-    written: into its region.
     """
 
     tensor: Tensor
     text: bytes
-    written: bool = False
 
 
 def wanted(parameters: Parameters, default: Wanted) -> Wanted:
@@ -91,11 +87,11 @@ def costly(form: Form, outputs: list[Tensor], *, text: bool) -> list[tuple[Tenso
 
 
 def shared(form: Form, outputs: list[Tensor]) -> list[tuple[Tensor, Wanted]]:
-    """Outputs that go into shared memory as they are: writing them takes time by their size."""
+    """Outputs that go into shared memory."""
     found = []
     for tensor in outputs:
         how = form.wanted(tensor.name)
-        if how.region and not how.classes:
+        if how.region:
             found.append((tensor, how))
     return found
 
@@ -122,12 +118,6 @@ def check_place(tensor: Tensor, how: Wanted) -> None:
     """Raises Refusal unless an output fits where it is to be in shared memory."""
     if len(tensor.data) > how.nbytes:
         raise Refusal("invalid", f"output {tensor.name!r} has {len(tensor.data)} bytes, its place {how.nbytes}")
-
-
-def into_region(tensor: Tensor, how: Wanted, regions: UserRegions) -> None:
-    """Writes an output into shared memory. Raises Refusal."""
-    check_place(tensor, how)
-    regions.write(how.region, how.offset, tensor.data)
 
 
 def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:

@@ -41,7 +41,13 @@ class Procedures:
         try:
             act = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
             request = kind.FromString(data)
-            answer = await (act(request, call.connection.regions) if "SharedMemory" in name else act(request))
+            client = call.connection
+            if "SharedMemory" in name:
+                answer = await act(request, client.regions)
+            elif "RepositoryModel" in name:
+                answer = await act(request, client.peer)
+            else:
+                answer = await act(request)
             call.respond([answer.SerializeToString()])
         except DecodeError as error:
             call.refuse(Refusal("invalid", f"not a {kind.__name__}: {error}"))
@@ -98,17 +104,17 @@ class Procedures:
         return answer
 
     async def _repository_model_load(
-        self, request: messages.RepositoryModelLoadRequest
+        self, request: messages.RepositoryModelLoadRequest, peer: str
     ) -> messages.RepositoryModelLoadResponse:
         if request.parameters:
             raise Refusal("unsupported", NO_OVERRIDE)
-        await self._service.load(request.model_name)
+        await self._service.load(request.model_name, peer)
         return messages.RepositoryModelLoadResponse()
 
     async def _repository_model_unload(
-        self, request: messages.RepositoryModelUnloadRequest
+        self, request: messages.RepositoryModelUnloadRequest, peer: str
     ) -> messages.RepositoryModelUnloadResponse:
-        await self._service.unload(request.model_name)
+        await self._service.unload(request.model_name, peer)
         return messages.RepositoryModelUnloadResponse()
 
     # Shared memory
@@ -125,13 +131,13 @@ class Procedures:
     async def _system_shared_memory_register(
         self, request: messages.SystemSharedMemoryRegisterRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryRegisterResponse:
-        regions.register(request.name, request.key, request.offset, request.byte_size)
+        await regions.register(request.name, request.key, request.offset, request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
     async def _system_shared_memory_unregister(
         self, request: messages.SystemSharedMemoryUnregisterRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryUnregisterResponse:
-        regions.unregister(SystemRegion, request.name)
+        await regions.unregister(SystemRegion, request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     async def _cuda_shared_memory_status(
@@ -152,7 +158,7 @@ class Procedures:
     async def _cuda_shared_memory_unregister(
         self, request: messages.CudaSharedMemoryUnregisterRequest, regions: UserRegions
     ) -> messages.CudaSharedMemoryUnregisterResponse:
-        regions.unregister(DeviceRegion, request.name)
+        await regions.unregister(DeviceRegion, request.name)
         return messages.CudaSharedMemoryUnregisterResponse()
 
 

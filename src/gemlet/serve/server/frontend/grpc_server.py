@@ -205,7 +205,7 @@ class Asking:
         service, regions = self._server.service, self._grpc.connection.regions
 
         def write(spec: ModelSpec, outputs: list[Tensor], finished: Mapping[str, Finished]) -> None:
-            answer = infer_messages.render(form, spec, outputs, regions, finished)
+            answer = infer_messages.render(form, spec, outputs, finished)
             self._call = None
             self._server.holdings.check(sum(map(len, answer)))
             self._asker.answered(self, answer)

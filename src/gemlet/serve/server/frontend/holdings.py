@@ -1,8 +1,9 @@
 """What the server holds for clients who are slow: bodies that are not complete, answers that are not read. One budget.
 
 Where the budget does not last, the connection goes that has cost most, in bytes times the seconds for which they were
-held: a client that sends and reads at its pace never is that one while another hoards. A large answer that has no room
-beside those of clients who read theirs is refused, and asked for again. Time comes from outside.
+held: a client that sends and reads at its pace never is that one while another hoards. It is one of the peer whose
+connections have cost most together: so nobody goes because another has many, each of which costs little. A large answer
+that has no room beside those of clients who read theirs is refused, and asked for again. Time comes from outside.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ LARGE_PART = 64  # of the budget: answers below that are never refused
 
 
 class Holder(Protocol):
-    """A connection."""
+    """A connection. ``peer``: whose it is."""
+
+    peer: str
 
     def evict(self) -> None:
         """Gives up what it holds, and ends."""
@@ -69,7 +72,17 @@ class Holdings:
         self.total += nbytes - held.nbytes
         held.cost, held.nbytes, held.since, held.most = held.cost_at(now), nbytes, now, max(held.most, nbytes)
         while self.total > self.budget and self._held:
-            self._evict(max(self._held, key=self._cost_at(now)))
+            self._evict(self._costliest(now))
+
+    def _costliest(self, now: float) -> Holder:
+        """The one that goes."""
+        cost_at = self._cost_at(now)
+        of_peers: dict[str, tuple[float, int]] = {}
+        for holder in self._held:
+            (cost, nbytes), before = cost_at(holder), of_peers.get(holder.peer, (0.0, 0))
+            of_peers[holder.peer] = before[0] + cost, before[1] + nbytes
+        peer = max(of_peers, key=of_peers.__getitem__)
+        return max((holder for holder in self._held if holder.peer == peer), key=cost_at)
 
     def _evict(self, holder: Holder) -> None:
         self.drop(holder)

@@ -394,7 +394,7 @@ class Connection(asyncio.Protocol):
             else:
                 encoding = b""
             if target is None:
-                given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions)
+                given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions, self.peer)
                 self.in_turn(partial(http_routes.respond, self._service, exchange, given))
             else:
                 http_inference.read(self, exchange, target, body, encoding=encoding, header=header)

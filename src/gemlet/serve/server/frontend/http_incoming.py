@@ -60,7 +60,7 @@ class Incoming:
         self.body: bytes | bytearray = b""
         self.body_bytes = 0
         self._header_bytes = 0
-        self._chunked = False
+        self._transfer = b""  # encoding
         self._most = limits.CONTROL_BYTES
 
     def close(self) -> bytes | bytearray:
@@ -105,7 +105,9 @@ class Incoming:
     def _without_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
         """The head of the request, whose headers are known already, as one that the parser reads a body after."""
         url, self.url, self._header_bytes, self.expects = self.url, b"", 0, False
-        length = b"Transfer-Encoding: chunked" if self._chunked else b"Content-Length: %d" % self.content_length
+        length = b"Content-Length: %d" % self.content_length
+        if self._transfer:
+            length = b"Transfer-Encoding: " + self._transfer  # which may be one that the parser refuses
         return b"%s %s HTTP/%s\r\nConnection: %s\r\n%s\r\n\r\n" % (
             parser.get_method(), url, parser.get_http_version().encode(),
             b"keep-alive" if parser.should_keep_alive() else b"close", length,
@@ -130,7 +132,7 @@ class Incoming:
                 raise Bad(400, "Inference-Header-Content-Length is not a number")
             self.json_length = int(value)
         elif name == b"transfer-encoding":
-            self._chunked = True
+            self._transfer = value
         elif name == b"authorization":
             self.authorization = value
         elif name == b"origin":

@@ -131,7 +131,7 @@ def _write(
 ) -> None:
     connection, exchange = to
     exchange.call = None
-    json, binary = infer_json.render(form, spec, outputs, connection.regions, finished)
+    json, binary = infer_json.render(form, spec, outputs, finished)
     length = len(json[0]) if len(json) == 1 else sum([len(part) for part in json])
     connection.server.holdings.check(length + sum([len(part) for part in binary]))
     if binary:

@@ -30,12 +30,13 @@ MAX_FIELDS = 16  # of a query
 
 
 class Given(NamedTuple):
-    """A request as it came. ``regions``: of the client."""
+    """A request as it came. ``regions``: of the client; ``peer``: who that is."""
 
     method: str
     url: bytes
     body: bytes
     regions: UserRegions
+    peer: str
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -45,6 +46,7 @@ class Asked(msgspec.Struct, frozen=True):
     query: dict[str, list[str]]
     body: bytes
     regions: UserRegions
+    peer: str
 
     def document(self) -> dict[str, Any]:
         """The body as a JSON object; empty if there is none. Raises Refusal."""
@@ -66,7 +68,7 @@ async def respond(service: Service, exchange: Exchange, given: Given) -> None:
                 continue
             if verb == method or (verb == "GET" and method == "HEAD"):
                 names = tuple(unquote(name or "") for name in match.groups())
-                asked = Asked(names, _fields(query), given.body, given.regions)
+                asked = Asked(names, _fields(query), given.body, given.regions, given.peer)
                 await route(service, exchange, asked)
                 return
             allowed.append(verb)
@@ -146,12 +148,12 @@ async def _index(service: Service, exchange: Exchange, asked: Asked) -> None:
 async def _load(service: Service, exchange: Exchange, asked: Asked) -> None:
     if asked.document().get("parameters"):
         raise Refusal("unsupported", NO_OVERRIDE)
-    await service.load(asked.names[0])
+    await service.load(asked.names[0], asked.peer)
     exchange.document({})
 
 
 async def _unload(service: Service, exchange: Exchange, asked: Asked) -> None:
-    await service.unload(asked.names[0])
+    await service.unload(asked.names[0], asked.peer)
     exchange.document({})
 
 
@@ -169,12 +171,12 @@ async def _region_register(service: Service, exchange: Exchange, asked: Asked) -
     key, offset, nbytes = wanted.get("key"), wanted.get("offset", 0), wanted.get("byte_size")
     if not (isinstance(key, str) and isinstance(offset, int) and isinstance(nbytes, int)):
         raise Refusal("invalid", "a region has key (text), offset and byte_size (numbers)")
-    asked.regions.register(asked.names[0], key, offset, nbytes)
+    await asked.regions.register(asked.names[0], key, offset, nbytes)
     exchange.document({})
 
 
 async def _region_unregister(service: Service, exchange: Exchange, asked: Asked) -> None:
-    asked.regions.unregister(SystemRegion, asked.names[0])
+    await asked.regions.unregister(SystemRegion, asked.names[0])
     exchange.document({})
 
 
@@ -202,7 +204,7 @@ async def _device_register(_service: Service, exchange: Exchange, asked: Asked) 
 
 
 async def _device_unregister(_service: Service, exchange: Exchange, asked: Asked) -> None:
-    asked.regions.unregister(DeviceRegion, asked.names[0])
+    await asked.regions.unregister(DeviceRegion, asked.names[0])
     exchange.document({})
 
 

@@ -197,7 +197,6 @@ def render(
     form: Form,
     spec: ModelSpec,
     outputs: list[Tensor],
-    regions: UserRegions,
     finished: Mapping[str, Finished],
 ) -> tuple[list[tensors.Buffer], list[tensors.Buffer]]:
     """JSON of the answer, and the binary tensors behind it, both in parts which may be views. Raises Refusal.
@@ -214,9 +213,8 @@ def render(
             ready = answer_form.finish(output, how, batched=bool(spec.max_batch))
         tensor = output if ready is None else ready.tensor
         one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if how.region:  # without parameters: Triton's clients take those for binary data
-            if ready is None or not ready.written:
-                answer_form.into_region(tensor, how, regions)
+        if how.region:  # it is there; without parameters: Triton's clients take those for binary data
+            pass
         elif how.binary:
             one["parameters"] = {"binary_data_size": len(tensor.data)}
             binary.append(tensor.data)

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2, tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check_bytes
-from gemlet.serve.server.frontend.answer_form import Form, Wanted, finish, into_region, wanted
+from gemlet.serve.server.frontend.answer_form import Form, Wanted, finish, wanted
 from gemlet.serve.server.frontend.request_checks import (
     MAX_DIMENSIONS,
     check_count,
@@ -152,7 +152,6 @@ def render(
     form: Form,
     spec: ModelSpec,
     outputs: list[Tensor],
-    regions: UserRegions,
     finished: Mapping[str, Finished],
 ) -> list[tensors.Buffer]:
     """The parts of a ModelInferResponse; ``finished`` as for infer_json.render(). Raises Refusal.
@@ -171,9 +170,7 @@ def render(
         tensor = output if ready is None else ready.tensor
         described.append(_described(tensor.name, tensor.datatype, tuple(tensor.shape)))
         data: tensors.Buffer = tensor.data
-        if how.region:
-            if ready is None or not ready.written:
-                into_region(tensor, how, regions)
+        if how.region:  # it is there
             data = b""
         raw += (_before(RAW_OUTPUT_CONTENTS, len(data)), data)
     return [*described, *raw]

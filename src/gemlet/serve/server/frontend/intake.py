@@ -49,10 +49,7 @@ def check(
     shared = unread(call.inputs)
     if shared and served is not None:
         check_unread(served, call.inputs)
-        slow = regions.are_slow(tensor.region for tensor in shared)
-        if slow or sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
-            return partial(_read, service, regions, peer, call, shared)
-        regions.read(shared)
+        return partial(_read, service, regions, peer, call, shared)
     return _check_texts(service, peer, call)
 
 
@@ -61,7 +58,7 @@ async def _read(service: Service, regions: UserRegions, peer: str, call: Call, s
         checking = _check_texts(service, peer, call)
         return checking() if checking is not None else None
 
-    await regions.read_in_thread(shared, check)
+    await regions.read(shared, check)
 
 
 def _check_texts(service: Service, peer: str, call: Call) -> Rest | None:
@@ -107,16 +104,12 @@ class Reply:
             if not answer_form.as_they_are(self.form):
                 costly = answer_form.costly(self.form, outputs, text=self.text)
                 shared = answer_form.shared(self.form, outputs)
-            if nbytes > limits.COPY_BYTES or ((costly or shared) and self._are_slow(costly, shared)):
+            if nbytes > limits.COPY_BYTES or shared or (costly and not _are_small(costly)):
                 self.later(self._elsewhere(result.spec, outputs, costly, shared, result.loan.keep()))
             else:
                 self.write(result.spec, outputs, {})
         except Exception as error:  # noqa: BLE001  also an output that is gone since a model was reloaded
             self.refuse(refusal_of(error))
-
-    def _are_slow(self, costly: _Asked, shared: _Asked) -> bool:
-        slow = self.regions.are_slow(how.region for _, how in shared)
-        return slow or sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES
 
     async def _elsewhere(
         self, spec: ModelSpec, outputs: list[Tensor], costly: _Asked, shared: _Asked, kept: Kept
@@ -131,14 +124,20 @@ class Reply:
             return
         self.holds(nbytes)
         try:
-            finished = await unpacking.finished(self.service.unpacking, self.peer, spec, costly) if costly else {}
+            if _are_small(costly):
+                finished = unpacking.finish(costly, bool(spec.max_batch))
+            else:
+                finished = await unpacking.finished(self.service.unpacking, self.peer, spec, costly)
             if shared:
-                for tensor, how in shared:
+                placed = [(finished[each.name].tensor if each.name in finished else each, how) for each, how in shared]
+                for tensor, how in placed:
                     answer_form.check_place(tensor, how)
-                await self.regions.write_in_thread((how.region, how.offset, tensor.data) for tensor, how in shared)
-                finished |= {tensor.name: answer_form.Finished(tensor, b"", written=True) for tensor, _ in shared}
+                await self.regions.write([(how.region, how.offset, tensor.data) for tensor, how in placed])
+                finished |= {tensor.name: answer_form.Finished(tensor, b"") for tensor, _ in placed}
             if len(finished) < len(outputs):
-                outputs = await to_its_end(asyncio.to_thread(_own, outputs, set(finished)))
+                own = partial(_own, outputs, set(finished))
+                large = nbytes > limits.COPY_BYTES
+                outputs = await to_its_end(asyncio.to_thread(own)) if large else own()
             held, nbytes = nbytes, 0
             self.holds(-held)  # the answer counts from here on, and both together may be more than there is room for
             self.write(spec, outputs, finished)
@@ -147,6 +146,10 @@ class Reply:
         finally:
             kept.end()
             self.holds(-nbytes)
+
+
+def _are_small(asked: _Asked) -> bool:
+    return sum([len(tensor.data) for tensor, _ in asked]) <= limits.HERE_BYTES
 
 
 def _own(outputs: list[Tensor], finished: Collection[str]) -> list[Tensor]:

@@ -8,8 +8,12 @@ It is read as a file, and written by the kernel (region_write.py): its owner may
 touching a mapped page that is gone ends the process. A copy also keeps what was checked from changing before its batch
 runs.
 
-A request of some bytes may name 64 MiB. It is read when everything else about the request was checked. What is large
-is read and written in a thread: for one request of a user at a time, and for one user at a time.
+A client may keep whoever uses its file waiting, in the kernel and for seconds: where it frees the file's memory, or is
+slow at a page that it has locked; and who closes a file last frees all of it. So nothing is done with such a file in
+the event loop, nor in a thread for which others wait: each user has threads, one for a large request and one for what
+is small, and a process that writes. For a user who could end the server as well, what is small is read and written in
+the event loop, and what is large in the loop's threads. A request of some bytes may name 64 MiB. It is read when
+everything else about the request was checked.
 
 A region may also be memory of a device (device_memory.py). Its handle does not tell whose memory it is, and opens what
 the server's user has, so such regions are for clients of that user alone.
@@ -22,7 +26,9 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,13 +38,14 @@ import numpy as np
 from gemlet.daemon.fair_limit import may_take_another
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
-from gemlet.serve.server.frontend import limits, region_write
+from gemlet.serve.server.frontend import limits, region_write, region_writer
 from gemlet.serve.server.frontend.device_memory import DeviceMemory
 from gemlet.serve.server.frontend.fair_turn import FairTurn
+from gemlet.serve.server.frontend.region_writer import TooMany, Writers
 from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from gemlet.inference_protocol.tensors import Buffer
@@ -64,6 +71,7 @@ class SystemRegion:
         return Opened(self)
 
     def end(self) -> None:
+        """Takes time."""
         os.close(self.descriptor)
 
 
@@ -86,6 +94,7 @@ class DeviceRegion:
 
 Region = SystemRegion | DeviceRegion
 Kind = TypeVar("Kind", SystemRegion, DeviceRegion)
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -104,9 +113,10 @@ class Regions:
         self.allowed = allowed
         self.read_bytes = read_bytes
         self.users: dict[int, dict[str, Region]] = {}
-        self.copying = asyncio.Lock()  # one user at a time
+        self.writers = Writers()
         self.device_memory = DeviceMemory()
-        self._turns: dict[int | None, FairTurn] = {}  # by user
+        self._turns: dict[tuple[int | None, bool], FairTurn] = {}  # by user, and whether for what is small
+        self._ending: set[asyncio.Task[None]] = set()
 
     def of(self, find_user: Callable[[], int | None]) -> UserRegions:
         """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
@@ -116,19 +126,27 @@ class Regions:
         """How many are registered."""
         return sum(map(len, self.users.values()))
 
-    def close(self) -> None:
-        """Ends the process that has device memory."""
+    async def close(self) -> None:
+        """Ends the processes that have device memory, and that write."""
         self.device_memory.close()
+        await self.writers.close()
 
-    def turn_of(self, user: int | None) -> AbstractAsyncContextManager[None]:
+    def turn_of(self, user: int | None, *, small: bool = False) -> AbstractAsyncContextManager[None]:
         """For one request of a user at a time."""
-        return self._turns.setdefault(user, FairTurn()).of("")
+        return self._turns.setdefault((user, small), FairTurn()).of("")
 
-    @contextlib.asynccontextmanager
-    async def turn(self, user: int | None) -> AsyncIterator[None]:
-        """For one request of a user at a time, and for one user at a time."""
-        async with self.turn_of(user), self.copying:
-            yield
+    def end(self, user: int, regions: Sequence[Region]) -> None:
+        """Closes what is registered no more."""
+        if not self.users[user]:
+            self.writers.end(user)
+
+        async def end() -> None:
+            async with self.turn_of(user, small=True):
+                await to_its_end(in_thread(lambda: [region.end() for region in regions]))
+
+        task = asyncio.ensure_future(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
 
 class UserRegions:
@@ -147,10 +165,18 @@ class UserRegions:
         return self._user
 
     @property
+    def _is_trusted(self) -> bool:
+        """Whether the user could end the server, too: then its files may keep the server waiting."""
+        return self.user in {0, os.geteuid()}
+
+    def _in_thread(self, act: Callable[[], Result]) -> Awaitable[Result]:
+        return asyncio.to_thread(act) if self._is_trusted else in_thread(act)
+
+    @property
     def _regions(self) -> dict[str, Region]:
         return self._shared.users.get(self.user, {}) if self.user is not None else {}
 
-    def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
+    async def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
         """Raises Refusal."""
         user = self._may_register(name)
         plain = key.removeprefix("/")
@@ -158,23 +184,9 @@ class UserRegions:
             raise Refusal("invalid", f"{key!r} is not the name of a POSIX shared memory object")
         if offset < 0 or nbytes <= 0:
             raise Refusal("invalid", f"a region of {nbytes} bytes at {offset} is not valid")
-        try:
-            descriptor = os.open(FOLDER / plain, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError as error:
-            raise Refusal("invalid", f"shared memory {key!r} cannot be opened: {error.strerror}") from None
-        found = os.fstat(descriptor)
-        try:
-            if found.st_uid != user:
-                raise Refusal("invalid", f"shared memory {key!r} belongs to another user than the client, uid {user}")
-            if not stat.S_ISREG(found.st_mode):
-                raise Refusal("invalid", f"{key!r} is not a POSIX shared memory object")
-            if offset + nbytes > found.st_size:
-                message = f"shared memory {key!r} has {found.st_size} bytes, fewer than {offset + nbytes}"
-                raise Refusal("invalid", message)
-        except Refusal:
-            os.close(descriptor)
-            raise
-        self._shared.users.setdefault(user, {})[name] = SystemRegion(name, key, offset, nbytes, descriptor)
+        await self._register(
+            name, user, lambda: SystemRegion(name, key, offset, nbytes, _open(key, user, offset + nbytes))
+        )
 
     async def register_device(self, name: str, handle: bytes, device: int, nbytes: int) -> None:
         """``handle``: what cuIpcGetMemHandle gave the client, on the server's device of that index. Raises Refusal."""
@@ -184,13 +196,18 @@ class UserRegions:
             raise Refusal("unsupported", message)
         if device < 0 or nbytes <= 0:
             raise Refusal("invalid", f"a region of {nbytes} bytes on device {device} is not valid")
+        memory = self._shared.device_memory
+        await self._register(
+            name, user, lambda: DeviceRegion(name, device, nbytes, memory.open(handle, device, nbytes), memory)
+        )
+
+    async def _register(self, name: str, user: int, make: Callable[[], Region]) -> None:
+        """``make`` takes time. Raises Refusal."""
 
         async def register() -> None:
-            memory = self._shared.device_memory
-            number = await asyncio.to_thread(memory.open, handle, device, nbytes)
-            self._shared.users.setdefault(user, {})[name] = DeviceRegion(name, device, nbytes, number, memory)
+            self._shared.users.setdefault(user, {})[name] = await in_thread(make)
 
-        async with self._shared.turn_of(user):
+        async with self._shared.turn_of(user, small=True):
             self._may_register(name)  # others may have been, meanwhile
             await to_its_end(register())
 
@@ -215,13 +232,15 @@ class UserRegions:
             raise Refusal("overload", f"{message}; unregister some, or raise `ulimit -Hn` of the server")
         return user
 
-    def unregister(self, kind: type[Region], name: str = "") -> None:
-        """The region of that kind and name, or all of the kind."""
-        for known in [name] if name else list(self._regions):
-            region = self._regions.get(known)
-            if isinstance(region, kind):
-                del self._regions[known]
-                region.end()
+    async def unregister(self, kind: type[Region], name: str = "") -> None:
+        """The region of that kind and name, or all of the kind, when it is this user's turn: after those registered
+        before."""
+        async with self._shared.turn_of(self.user, small=True):
+            found = [each for each in self._regions.values() if isinstance(each, kind) and name in ("", each.name)]
+            if found and self.user is not None:
+                for region in found:
+                    del self._regions[region.name]
+                self._shared.end(self.user, found)
 
     def status(self, kind: type[Kind], name: str = "") -> list[Kind]:
         """All regions of a kind, or the one of that name. Raises Refusal if there is none."""
@@ -229,10 +248,6 @@ class UserRegions:
         if name and not found:
             raise Refusal("unknown", f"there is no shared memory region {name!r}")
         return found
-
-    def are_slow(self, names: Iterable[str]) -> bool:
-        """Whether one of these is on a device, so that a copy waits for another process."""
-        return any(isinstance(self._regions.get(name), DeviceRegion) for name in names)
 
     def check_sizes(self, inputs: Iterable[Mapping[str, Any]]) -> None:
         """Before anything is read: ``inputs`` are the parameters of each input of a request. Raises Refusal."""
@@ -252,33 +267,62 @@ class UserRegions:
         _check_size(name, datatype, shape, nbytes)
         return SharedTensor(name, datatype, tuple(shape), b"", region=region, offset=offset, nbytes=nbytes)
 
-    def read(self, inputs: Sequence[SharedTensor]) -> None:
-        """Gives each its data, as the region has it now. Takes time by their size. Raises Refusal."""
-        with _reading():
-            _fill(self._opened_for(inputs))
-
-    async def read_in_thread(
+    async def read(
         self, inputs: Sequence[SharedTensor], check: Callable[[], Awaitable[None] | None] | None = None
     ) -> None:
-        """As read(), when it is this user's turn, which lasts until ``check`` is done: what waits to be checked is not
-        yet here. Raises Refusal."""
-        async with self._shared.turn_of(self.user):
-            async with self._shared.copying:
-                with _reading():
-                    await to_its_end(asyncio.to_thread(_fill, self._opened_for(inputs)))
+        """Gives each its data, as the region has it now, when it is this user's turn, which lasts until ``check`` is
+        done: what waits to be checked is not yet here. Raises Refusal."""
+        small = sum([each.nbytes for each in inputs]) <= limits.HERE_BYTES
+        async with self._shared.turn_of(self.user, small=small):
+            with _reading():
+                opened = self._opened_for(inputs)
+                if small and self._is_trusted and all(isinstance(each, Opened) for each, _ in opened):
+                    _fill(opened)
+                else:
+                    await to_its_end(self._in_thread(lambda: _fill(opened)))
             checking = check() if check is not None else None
             if checking is not None:
                 await checking
 
-    def write(self, name: str, offset: int, data: Buffer) -> None:
-        """Puts ``data`` there. Takes time by its size. Raises Refusal."""
-        _put([(self._part(name, offset, len(data)).opened(), offset, data)])
+    async def write(self, given: Sequence[tuple[str, int, Buffer]]) -> None:
+        """Puts data into regions, at their offsets, when it is this user's turn. Raises Refusal."""
+        for name, offset, data in given:
+            self._part(name, offset, len(data))
+        small = sum([len(data) for _, _, data in given]) <= limits.HERE_BYTES
+        async with self._shared.turn_of(self.user, small=small):
+            for name, offset, data in given:
+                await to_its_end(self._put(name, offset, data))
 
-    async def write_in_thread(self, given: Iterable[tuple[str, int, Buffer]]) -> None:
-        """As write(), of several parts, when it is this user's turn. Raises Refusal."""
-        async with self._shared.turn(self.user):
-            opened = [(self._part(name, offset, len(data)).opened(), offset, data) for name, offset, data in given]
-            await to_its_end(asyncio.to_thread(_put, opened))
+    async def _put(self, name: str, offset: int, data: Buffer) -> None:
+        region = self._part(name, offset, len(data))
+        if isinstance(region, DeviceRegion):
+            memory, number = region.memory, region.number
+            await self._in_thread(lambda: memory.write(number, offset, data))
+            return
+
+        def place() -> tuple[int, int]:
+            found = self._part(name, offset, len(data))  # as it is at that moment
+            if not isinstance(found, SystemRegion):
+                raise Refusal("unknown", f"there is no shared memory region {name!r}")
+            return found.descriptor, found.offset + offset
+
+        assert self.user is not None
+        try:
+            if not self._is_trusted:
+                await self._shared.writers.write(self.user, place, data)
+            elif len(data) <= limits.HERE_BYTES:
+                _write(*place(), data)
+            else:
+                with contextlib.closing(region.opened()) as opened:
+                    await self._in_thread(lambda: opened.put(region.offset + offset, data))
+        except TooMany:
+            message = f"the server writes into shared memory of {region_writer.MOST} other users"
+            raise Refusal("overload", message, retry_s=1) from None
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise _shrunk(region) from None
+            message = f"shared memory region {name!r} cannot be written: {error.strerror}"
+            raise Refusal("failed", message) from None
 
     def _opened_for(self, inputs: Iterable[SharedTensor]) -> list[tuple[Opened | OpenedDevice, SharedTensor]]:
         """Raises Refusal; a region may be gone since the request came."""
@@ -308,6 +352,10 @@ class Opened:
     def __del__(self) -> None:
         self.close()
 
+    def put(self, at: int, data: Buffer) -> None:
+        """Raises OSError."""
+        _write(self._descriptor, at, data)
+
     def fill(self, tensor: SharedTensor) -> None:
         """Raises Refusal."""
         data = np.empty(tensor.nbytes, np.uint8).data  # which is not set to 0 first
@@ -318,17 +366,6 @@ class Opened:
                 raise _shrunk(self._region)
             done += count
         tensor.data = data
-
-    def put(self, offset: int, data: Buffer) -> None:
-        """Raises Refusal."""
-        region = self._region
-        try:
-            region_write.write(self._descriptor, region.offset + offset, data)
-        except OSError as error:
-            if error.errno == errno.EFBIG:
-                raise _shrunk(region) from None
-            message = f"shared memory region {region.name!r} cannot be written: {error.strerror}"
-            raise Refusal("failed", message) from None
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -346,10 +383,6 @@ class OpenedDevice:
         """Raises Refusal."""
         tensor.data = self._region.memory.read(self._region.number, tensor.offset, tensor.nbytes)
 
-    def put(self, offset: int, data: Buffer) -> None:
-        """Raises Refusal."""
-        self._region.memory.write(self._region.number, offset, data)
-
     def close(self) -> None:
         pass
 
@@ -363,16 +396,63 @@ def _reading() -> Iterator[None]:
         raise Refusal("failed", f"shared memory cannot be read: {error}") from None
 
 
-def _fill(inputs: Iterable[tuple[Opened | OpenedDevice, SharedTensor]]) -> None:
-    for opened, tensor in inputs:
-        opened.fill(tensor)
-        opened.close()
+def _fill(inputs: Sequence[tuple[Opened | OpenedDevice, SharedTensor]]) -> None:
+    try:
+        for opened, tensor in inputs:
+            opened.fill(tensor)
+    finally:
+        for opened, _ in inputs:
+            opened.close()
 
 
-def _put(parts: Iterable[tuple[Opened | OpenedDevice, int, Buffer]]) -> None:
-    for opened, offset, data in parts:
-        opened.put(offset, data)
-        opened.close()
+def _write(descriptor: int, start: int, data: Buffer) -> None:
+    """Raises OSError."""
+    if len(data):
+        whole = np.frombuffer(data, np.uint8)
+        region_write.write(descriptor, start, whole.ctypes.data, whole.nbytes)
+
+
+def in_thread(act: Callable[[], Result]) -> asyncio.Future[Result]:
+    """What ``act`` gives in a thread of its own, which may take its time: of the loop's there are few, and the end of
+    the server waits for those. Raises Refusal."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def work() -> None:
+        try:
+            finish = partial(future.set_result, act())
+        except Exception as error:  # noqa: BLE001  told to who asked
+            finish = partial(future.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(lambda: None if future.done() else finish())
+
+    try:
+        threading.Thread(target=work, name="shared memory", daemon=True).start()
+    except RuntimeError as error:
+        raise Refusal("failed", f"shared memory cannot be used: {error}") from None
+    return future
+
+
+def _open(key: str, user: int, least: int) -> int:
+    """The descriptor of an object that belongs to ``user`` and has so many bytes at least. Takes time. Raises
+    Refusal."""
+    try:
+        descriptor = os.open(FOLDER / key.removeprefix("/"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise Refusal("invalid", f"shared memory {key!r} cannot be opened: {error.strerror}") from None
+    found = os.fstat(descriptor)
+    try:
+        if found.st_uid != user:
+            raise Refusal("invalid", f"shared memory {key!r} belongs to another user than the client, uid {user}")
+        if not stat.S_ISREG(found.st_mode):
+            raise Refusal("invalid", f"{key!r} is not a POSIX shared memory object")
+        if least > found.st_size:
+            message = f"shared memory {key!r} has {found.st_size} bytes, fewer than {least}"
+            raise Refusal("invalid", message)
+    except Refusal:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def unread(inputs: Iterable[Tensor]) -> list[SharedTensor]:

@@ -47,12 +47,12 @@ class Service(Protocol):
 
     def index(self) -> Sequence[IndexEntry]: ...
 
-    async def load(self, name: str) -> None:
-        """Reads the model's files and serves it. Raises Refusal."""
+    async def load(self, name: str, peer: str) -> None:
+        """Reads the model's files and serves it, when it is the peer's turn. Raises Refusal."""
         ...
 
-    async def unload(self, name: str) -> None:
-        """Raises Refusal."""
+    async def unload(self, name: str, peer: str) -> None:
+        """When it is the peer's turn. Raises Refusal."""
         ...
 
     def plan(self) -> Plan: ...

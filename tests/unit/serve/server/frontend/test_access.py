@@ -32,9 +32,10 @@ def test_what_takes_the_place_of_the_file_is_not_waited_for(file, kind, caplog):
         file.symlink_to("/dev/zero")
     else:
         file.mkdir()
-    tokens.refresh()
+    for _ in range(3):
+        tokens.refresh()
     assert tokens.allows(f"Bearer {TOKEN}".encode())
-    assert "the tokens are as they were" in caplog.text
+    assert caplog.text.count("the tokens are as they were") == 1
 
 
 def test_the_tokens_may_come_from_a_pipe_at_first():

@@ -73,7 +73,7 @@ def test_memory_that_cannot_be_read_is_an_answer(key, tmp_path, monkeypatch, nby
 
     async def run():
         service = Service(model(slo_ms=1e6))
-        service.regions.of(os.getuid).register("r", key, 0, MIB)
+        await service.regions.of(os.getuid).register("r", key, 0, MIB)
         monkeypatch.setattr(os, "preadv", preadv)
         return await streamed(service, tmp_path / "grpc", [about(1, nbytes), about(2, nbytes)])
 

@@ -11,7 +11,8 @@ from gemlet.serve.server.frontend.holdings import PACE, Holdings
 
 
 class Holder:
-    def __init__(self):
+    def __init__(self, peer=""):
+        self.peer = peer
         self.evicted = 0
 
     def evict(self):
@@ -28,6 +29,18 @@ def test_who_held_much_for_long_goes_and_who_came_last_stays():
     holdings.hold(good, 50)
     assert (hoards.evicted, small.evicted, good.evicted) == (1, 0, 0)
     assert holdings.total == 60
+
+
+def test_who_has_many_that_cost_little_loses_one_of_them():
+    now = [0.0]
+    holdings = Holdings(100, lambda: now[0])
+    good = Holder("good")
+    holdings.hold(good, 15)
+    for _ in range(20):  # ones that are refused, and come again at once
+        now[0] += 0.1
+        holdings.hold(Holder("many"), 10)
+        now[0] += 0.1
+    assert (good.evicted, holdings.evicted) == (0, 12)
 
 
 def test_what_was_given_back_counts_no_more_but_its_time_does():

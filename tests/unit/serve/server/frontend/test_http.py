@@ -254,6 +254,15 @@ def test_an_offer_of_another_protocol_is_ignored(size, chunked):
     assert not transport.closed
 
 
+@pytest.mark.parametrize("coding", ["gzip", "xchunked", "chunked, identity"])
+def test_a_body_of_unknown_length_is_refused_also_where_another_protocol_is_offered(coding):
+    head = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\n"
+    more = "".join(f"{line}\r\n" for line in (*UPGRADE, f"Transfer-Encoding: {coding}"))
+    found, transport = talk(f"{head}{more}\r\n2\r\n{{}}\r\n0\r\n\r\n".encode())
+    assert [status for status, _, _ in found] == [400]
+    assert transport.closed
+
+
 def test_tunnels_are_refused_once():
     found, transport = talk(b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n")
     assert [status for status, _, _ in found] == [501]

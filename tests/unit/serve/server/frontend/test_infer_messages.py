@@ -82,7 +82,7 @@ def test_an_answer_has_its_outputs_in_order():
         Tensor("Y", "FP32", (1, 2), np.ones(2, np.float32).tobytes()),
         Tensor("Z", "BYTES", (1, 1), tensors.pack([b"z"])),
     ]
-    rendered = b"".join(infer_messages.render(form, spec, outputs, Regions().of(lambda: None), {}))
+    rendered = b"".join(infer_messages.render(form, spec, outputs, {}))
     answer = inference_pb2.ModelInferResponse.FromString(rendered)
     assert [each.name for each in answer.outputs] == ["Y", "Z"]
     assert list(answer.raw_output_contents) == [outputs[0].data, outputs[1].data]
@@ -93,7 +93,7 @@ def test_an_answer_has_its_outputs_in_order():
 def test_an_answer_has_data_of_any_size(nbytes):
     form = Form("echo", "", "", Wanted(binary=True), None)
     outputs = [Tensor(name, "UINT8", (1, nbytes), memoryview(bytes([1]) * nbytes)) for name in ("Y", "Z")]
-    rendered = b"".join(infer_messages.render(form, model(version=3), outputs, Regions().of(lambda: None), {}))
+    rendered = b"".join(infer_messages.render(form, model(version=3), outputs, {}))
     answer = inference_pb2.ModelInferResponse.FromString(rendered)
     assert [bytes(each.data) for each in outputs] == list(answer.raw_output_contents)
     assert [list(each.shape) for each in answer.outputs] == [[1, nbytes]] * 2

@@ -40,8 +40,33 @@ def read(regions, region, offset, nbytes):
     """The bytes there, as an input has them."""
     place = {"shared_memory_region": region, "shared_memory_offset": offset, "shared_memory_byte_size": nbytes}
     tensor = regions.tensor("X", "UINT8", [nbytes], place)
-    regions.read([tensor])
+    asyncio.run(regions.read([tensor]))
     return bytes(tensor.data)
+
+
+def write(regions, region, offset, data):
+    asyncio.run(regions.write([(region, offset, data)]))
+
+
+def register(regions, *given):
+    asyncio.run(regions.register(*given))
+
+
+def unregister(regions):
+    """All of them, and waits until they are closed."""
+
+    async def run():
+        await regions.unregister(SystemRegion)
+        while regions._shared._ending:
+            await asyncio.wait(regions._shared._ending)
+
+    asyncio.run(run())
+
+
+def put(descriptor, start, data):
+    """As a process of the server's writes."""
+    whole = (ctypes.c_char * len(data)).from_buffer_copy(data)
+    region_write.write(descriptor, start, ctypes.addressof(whole), len(data))
 
 
 @pytest.fixture
@@ -58,9 +83,9 @@ def shared():
 def test_parts_are_read_and_written(shared):
     key, descriptor = shared
     regions = mine()
-    regions.register("r", f"/{key}", 4, 8)
+    register(regions, "r", f"/{key}", 4, 8)
     assert read(regions, "r", 2, 3) == bytes([6, 7, 8])
-    regions.write("r", 6, b"ab")
+    write(regions, "r", 6, b"ab")
     assert os.pread(descriptor, 16, 0)[9:13] == bytes([9]) + b"ab" + bytes([12])
     for offset, nbytes in ((0, 9), (8, 1), (-1, 2), (0, -1)):
         with pytest.raises(Refusal, match="not within region"):
@@ -70,9 +95,9 @@ def test_parts_are_read_and_written(shared):
 def test_memory_that_its_owner_makes_smaller_is_refused_and_ends_nobody(shared):
     key, descriptor = shared
     regions = mine()
-    regions.register("r", key, 0, 16)
+    register(regions, "r", key, 0, 16)
     os.ftruncate(descriptor, 8)
-    for use in (lambda: read(regions, "r", 0, 16), lambda: regions.write("r", 0, bytes(16))):
+    for use in (lambda: read(regions, "r", 0, 16), lambda: write(regions, "r", 0, bytes(16))):
         with pytest.raises(Refusal, match="became smaller"):
             use()
     assert os.fstat(descriptor).st_size == 8
@@ -81,9 +106,9 @@ def test_memory_that_its_owner_makes_smaller_is_refused_and_ends_nobody(shared):
 def test_no_client_that_locks_its_memory_keeps_the_server_from_writing(shared):
     key, descriptor = shared
     regions = mine()
-    regions.register("r", key, 0, 16)
+    register(regions, "r", key, 0, 16)
     with writing_for_ever(descriptor):
-        using = threading.Thread(target=lambda: (regions.write("r", 2, b"ab"), read(regions, "r", 0, 9)), daemon=True)
+        using = threading.Thread(target=lambda: (write(regions, "r", 2, b"ab"), read(regions, "r", 0, 9)), daemon=True)
         using.start()
         using.join(60)
         assert not using.is_alive()
@@ -100,7 +125,7 @@ def test_what_is_written_is_there_or_refused_whatever_the_system_forbids(shared,
         monkeypatch.setattr(region_write, "_libc", mock.Mock(process_vm_writev=forbid))
     data = os.urandom(region_write.PIECE_BYTES + 3 * mmap.PAGESIZE)
     os.ftruncate(shared[1], 3 + len(data))
-    region_write.write(shared[1], 3, data)
+    put(shared[1], 3, data)
     assert os.pread(shared[1], len(data), 3) == data
     mapping = mmap.mmap
 
@@ -111,7 +136,7 @@ def test_what_is_written_is_there_or_refused_whatever_the_system_forbids(shared,
 
     monkeypatch.setattr(mmap, "mmap", cut)
     with pytest.raises(OSError, match="File too large"):
-        region_write.write(shared[1], 3, data)
+        put(shared[1], 3, data)
 
 
 @contextlib.contextmanager
@@ -147,9 +172,9 @@ def writing_for_ever(descriptor):
 def test_what_was_read_does_not_change_any_more(shared):
     key, descriptor = shared
     regions = mine()
-    regions.register("r", key, 0, 16)
+    register(regions, "r", key, 0, 16)
     tensor = regions.tensor("X", "UINT8", [2], {"shared_memory_region": "r", "shared_memory_byte_size": 2})
-    regions.read([tensor])
+    asyncio.run(regions.read([tensor]))
     os.pwrite(descriptor, b"xx", 0)
     assert bytes(tensor.data) == bytes([0, 1])
 
@@ -157,7 +182,7 @@ def test_what_was_read_does_not_change_any_more(shared):
 @pytest.mark.parametrize("key", ["", "/", "..", "../x", "a/b", "a\0b", "gemlet-no-such", "x" * 300])
 def test_a_body_that_is_not_an_object_is_refused(key):
     with pytest.raises(Refusal):
-        mine().register("r", key, 0, 1)
+        register(mine(), "r", key, 0, 1)
 
 
 def test_links_are_not_followed(shared, tmp_path):
@@ -166,7 +191,7 @@ def test_links_are_not_followed(shared, tmp_path):
     link.symlink_to(tmp_path / "secret")
     try:
         with pytest.raises(Refusal, match="cannot be opened"):
-            mine().register("r", link.name, 0, 16)
+            register(mine(), "r", link.name, 0, 16)
     finally:
         link.unlink()
 
@@ -176,14 +201,14 @@ def test_their_number_and_their_bytes_have_limits(shared, monkeypatch):
     regions = mine()
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(Refusal, match="has a name"):
-        regions.register("", shared[0], 0, 1)
-    regions.register("a", shared[0], 0, 1)
-    regions.register("b", shared[0], 0, 1)
+        register(regions, "", shared[0], 0, 1)
+    register(regions, "a", shared[0], 0, 1)
+    register(regions, "b", shared[0], 0, 1)
     with pytest.raises(Refusal, match="2 shared memory regions"):
-        regions.register("c", shared[0], 0, 1)
+        register(regions, "c", shared[0], 0, 1)
     with pytest.raises(Refusal, match="fewer than 17"):
-        mine().register("c", shared[0], 1, 16)
-    regions.unregister(SystemRegion)
+        register(mine(), "c", shared[0], 1, 16)
+    unregister(regions)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     much = {"shared_memory_region": "a", "shared_memory_byte_size": module.MAX_READ_BYTES}
     regions.check_sizes([much, {}])
@@ -199,12 +224,12 @@ def test_clients_keep_the_files_that_connections_need(shared, monkeypatch, files
     assert connections >= min(4096, files // 4)
     regions, taken = mine(), min(100, files // 8 // 2)
     for number in range(taken):
-        regions.register(str(number), shared[0], 0, 1)
+        register(regions, str(number), shared[0], 0, 1)
     with pytest.raises(Refusal, match="shared memory regions are registered") as refused:
-        regions.register("more", shared[0], 0, 1)
+        register(regions, "more", shared[0], 0, 1)
     assert refused.value.reason == "overload"
     assert 2 * connections + taken + SPARE_FILES <= files
-    regions.unregister(SystemRegion)
+    unregister(regions)
 
 
 OTHER = 4321  # a uid that is not this one
@@ -215,30 +240,30 @@ def test_objects_of_others_are_refused(shared):
     key, descriptor = shared
     os.fchown(descriptor, OTHER, OTHER)  # root may open it all the same
     with pytest.raises(Refusal, match="belongs to another user"):
-        mine().register("r", key, 0, 16)
+        register(mine(), "r", key, 0, 16)
 
 
 def test_regions_of_others_are_not_seen(shared):
     key, _ = shared
     regions = Regions()
-    mine(regions).register("r", key, 0, 16)
+    register(mine(regions), "r", key, 0, 16)
     other = regions.of(lambda: OTHER)
     assert other.status(SystemRegion) == []
     with pytest.raises(Refusal, match="no shared memory region"):
         read(other, "r", 0, 1)
     with pytest.raises(Refusal, match="no shared memory region"):
-        other.write("r", 0, b"x")
+        write(other, "r", 0, b"x")
     with pytest.raises(Refusal, match="belongs to another user"):
-        other.register("mine", key, 0, 16)
-    other.unregister(SystemRegion)
+        register(other, "mine", key, 0, 16)
+    unregister(other)
     assert [region.name for region in mine(regions).status(SystemRegion)] == ["r"]
-    mine(regions).unregister(SystemRegion)
+    unregister(mine(regions))
 
 
 def test_a_client_whose_user_is_not_known_has_no_shared_memory(shared):
     unknown = Regions().of(lambda: None)
     with pytest.raises(Refusal, match="whose user it can see"):
-        unknown.register("r", shared[0], 0, 16)
+        register(unknown, "r", shared[0], 0, 16)
     assert unknown.status(SystemRegion) == []
 
 
@@ -273,10 +298,10 @@ async def answers(shared, requests, *, unregistered=False, datatype="FP32"):
     service = Service(model(inputs=(("X", datatype, (MIB // 4,)),), slo_ms=1e6))
     connection, transport = connect(service)
     connection.regions = service.regions.of(os.getuid)
-    connection.regions.register("r", key, 0, 4 * MIB)
+    await connection.regions.register("r", key, 0, 4 * MIB)
     connection.data_received(b"".join(requests))
     if unregistered:
-        connection.regions.unregister(SystemRegion, "r")
+        await connection.regions.unregister(SystemRegion, "r")
     reading = transport.reading
     while connection._tasks:
         await asyncio.wait(connection._tasks)
@@ -301,7 +326,7 @@ def test_nothing_is_read_for_a_request_that_is_refused_all_the_same(shared, read
 
 def test_a_message_whose_shape_has_other_bytes_is_refused_unread(shared, reads):
     regions = mine()
-    regions.register("r", shared[0], 0, 16)
+    register(regions, "r", shared[0], 0, 16)
     message = inference_pb2.ModelInferRequest(model_name="echo")
     one = message.inputs.add(name="X", datatype="FP32", shape=[1, 2])
     one.parameters["shared_memory_region"].string_param = "r"
@@ -311,7 +336,7 @@ def test_a_message_whose_shape_has_other_bytes_is_refused_unread(shared, reads):
     one.shape[:] = [1, 4]
     ((tensor,), _, _) = infer_messages.parse(message, message.raw_input_contents, regions)
     assert not reads
-    regions.read([tensor])
+    asyncio.run(regions.read([tensor]))
     assert bytes(tensor.data) == bytes(range(16))
 
 
@@ -349,9 +374,9 @@ def test_a_region_that_is_gone_when_its_turn_comes_is_not_read(shared, reads):
 def test_much_is_written_beside_the_loop(shared, monkeypatch):
     written, plain = [], region_write.write
 
-    def write(descriptor, offset, data):
-        plain(descriptor, offset, data)
-        written.append((len(data), threading.get_ident()))
+    def write(descriptor, offset, address, nbytes):
+        plain(descriptor, offset, address, nbytes)
+        written.append((nbytes, threading.get_ident()))
 
     def to(region, offset, nbytes):
         place = {
@@ -372,3 +397,123 @@ def test_much_is_written_beside_the_loop(shared, monkeypatch):
     assert sum(count for count, _ in written) == MIB
     assert threading.get_ident() not in {thread for _, thread in written}
     assert os.pread(shared[1], 4, 3 * MIB - 4) == b"seen"
+
+
+@pytest.fixture
+def of_another(shared):
+    """Its key and descriptor, of 4 MiB, which belong to another user."""
+    if os.getuid():
+        pytest.skip("giving a file to another user needs root")
+    os.fchown(shared[1], OTHER, OTHER)
+    os.ftruncate(shared[1], 4 * MIB)
+    return shared
+
+
+def with_theirs(key, work):
+    """Does ``work`` with regions as that user sees them, with `r` that is all of it."""
+
+    async def run():
+        everybody = Regions()
+        regions = everybody.of(lambda: OTHER)
+        await regions.register("r", key, 0, 4 * MIB)
+        try:
+            await work(regions)
+        finally:
+            await regions.unregister(SystemRegion)
+            await everybody.close()
+
+    asyncio.run(run())
+
+
+def writers():
+    """The processes that write."""
+    own = Path("/proc/self/task").glob("*/children")
+    pids = [int(pid) for each in own for pid in each.read_text().split()]
+    name = region_write.__file__.encode()
+    return {pid for pid in pids if name in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.mark.parametrize("nbytes", [1, 3 * mmap.PAGESIZE, MIB + 7])
+def test_files_of_others_are_written_by_a_process(of_another, monkeypatch, nbytes):
+    key, descriptor = of_another
+    monkeypatch.setattr(region_write, "write", mock.Mock(side_effect=AssertionError))
+    first, second = os.urandom(nbytes), os.urandom(nbytes)
+
+    async def work(regions):
+        await regions.write([("r", 5, memoryview(first)), ("r", 5 + nbytes, second)])
+        assert len(writers()) == 1
+        assert os.pread(descriptor, 2 * nbytes, 5) == first + second
+        os.ftruncate(descriptor, 4)
+        with pytest.raises(Refusal, match="became smaller"):
+            await regions.write([("r", 5, first)])
+
+    with_theirs(key, work)
+
+
+def test_the_process_goes_with_the_last_region_and_is_replaced_where_it_was_killed(of_another):
+    key, descriptor = of_another
+
+    async def work(regions):
+        await regions.write([("r", 0, b"a")])
+        (first,) = writers()
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(Refusal, match="cannot be written"):
+            await regions.write([("r", 0, b"b")])
+        await regions.write([("r", 0, b"c")])
+        assert os.pread(descriptor, 1, 0) == b"c"
+
+    with_theirs(key, work)
+    assert not writers()
+
+
+@pytest.mark.parametrize("does", ["reads", "writes", "closes"])
+def test_a_user_whose_files_keep_the_server_waiting_keeps_nobody_else(of_another, monkeypatch, does):
+    """As one does who frees the memory of gigabytes meanwhile."""
+    key, there = of_another
+    own = FOLDER / f"gemlet-test-{uuid.uuid4().hex}"
+    own.write_bytes(bytes(16))
+    go_on, plain = threading.Event(), {name: getattr(os, name) for name in ("preadv", "close")}
+
+    def wait(name):
+        def act(descriptor, *given):
+            if os.path.sameopenfile(descriptor, there):
+                assert go_on.wait(60)
+            return plain[name](descriptor, *given)
+
+        monkeypatch.setattr(os, name, act)
+
+    async def others(regions):
+        await regions.register("r", own.name, 0, 16)
+        await regions.write([("r", 0, b"x")])
+        tensor = regions.tensor("X", "UINT8", [1], {"shared_memory_region": "r", "shared_memory_byte_size": 1})
+        await regions.read([tensor])
+        assert bytes(tensor.data) == b"x"
+        await regions.unregister(SystemRegion)
+
+    async def work(regions):
+        await regions.write([("r", 0, b"x")])
+        (writer,) = writers()
+        if does == "reads":
+            wait("preadv")
+            place = {"shared_memory_region": "r", "shared_memory_byte_size": 1}
+            slow = asyncio.ensure_future(regions.read([regions.tensor("X", "UINT8", [1], place)]))
+        elif does == "writes":
+            os.kill(writer, signal.SIGSTOP)
+            slow = asyncio.ensure_future(regions.write([("r", 0, b"y")]))
+        else:
+            wait("close")
+            await regions.unregister(SystemRegion)
+            (slow,) = regions._shared._ending
+        try:
+            await others(mine(regions._shared))
+            assert not slow.done()
+        finally:
+            go_on.set()
+            if does == "writes":
+                os.kill(writer, signal.SIGCONT)
+        await slow
+
+    try:
+        with_theirs(key, work)
+    finally:
+        own.unlink()

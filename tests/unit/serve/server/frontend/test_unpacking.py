@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -73,6 +74,33 @@ def test_a_process_that_cannot_start_yet_does_not_end_the_server(monkeypatch, ca
 
     asyncio.run(run())
     assert "failed: none" in caplog.text
+
+
+def test_the_next_request_waits_for_one_that_was_cancelled_twice(tmp_path):
+    """As one is whose connection is refused what it asked for, and then ends: both have the same files."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def run():
+        processes = Unpacking()
+        try:
+            first = asyncio.ensure_future(processes(0, Path.read_bytes, pipe))
+            await asyncio.to_thread(pipe.write_bytes, b"")  # it is there, and done
+            assert await first == b""
+            first = asyncio.ensure_future(processes(0, Path.read_bytes, pipe))
+            with await asyncio.to_thread(pipe.open, "wb"):  # it is there
+                second = asyncio.ensure_future(processes(0, len, b"x"))
+                for _ in range(2):
+                    first.cancel()
+                    for _ in range(4):
+                        await asyncio.sleep(0)
+                assert not first.done()
+            assert await second == 1
+            assert first.cancelled()
+        finally:
+            processes.close()
+
+    asyncio.run(run())
 
 
 def die_within_a_result():
