@@ -11,34 +11,20 @@ import re
 from typing import Any
 
 MOST_DEPTH = 100  # of a pod in a list that is looked at there are 10
-MOST_DIGITS = 640  # that Python always takes
-_HALVES = re.compile(r"\\u[dD][89a-fA-F]")  # of a character; one without the other is no text that can be sent on
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a character: one without the other is no text that can be sent on
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 _PART = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
 def decoded(text: bytes) -> Any:
     """The value; where it is too deep for Python, with null for what is deeper than `MOST_DEPTH`. Raises ValueError."""
     whole = text.decode(errors="replace")
+    if _HALF.search(whole) is not None:
+        whole = _ESCAPE.sub(lambda found: "\ufffd" if found[1] else found[0], whole)
     try:
-        return _value(whole)
+        return json.loads(whole)
     except RecursionError:
-        return _value(_shallow(whole))
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        value = json.loads(text, parse_int=_number)
-    if _HALVES.search(text) is None:
-        return value
-    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
-
-
-def _number(text: str) -> float:
-    return int(text) if len(text) <= MOST_DIGITS else float(text)
+        return json.loads(_shallow(whole))
 
 
 def _shallow(text: str) -> str:

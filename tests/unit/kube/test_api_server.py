@@ -138,12 +138,12 @@ def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read():
 @pytest.mark.parametrize(
     ("text", "read"),
     [
-        (rb'{"priority": "\ud800 \ud83d\ude00", "\uDFFF": 1}', {"priority": "? \U0001f600", "?": 1}),
-        (b"[" + b"1" * 5000 + b", 7]", [float("inf"), 7]),
+        (rb'{"priority": "\ud800 \ud83d\ude00", "\uDFFF": 1}', {"priority": "\ufffd \U0001f600", "\ufffd": 1}),
+        (rb'["\\ud800", "\\\udc00\ud800x\ud800\ud83d\ude00\n"]', [r"\ud800", "\\\ufffd\ufffdx\ufffd\U0001f600\n"]),
         (b'["' + rb"\ud800" + b'", ' + b"[" * 990 + b"]" * 990 + b"]", None),
     ],
 )
-def test_what_python_cannot_send_on_or_read_is_something_else(text, read):
+def test_what_python_cannot_send_on_is_something_else(text, read):
     """Half a character in a claim's parameters was an error that ended the agent."""
     found = decoded(text)
     assert read in (None, found)
