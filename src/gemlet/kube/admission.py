@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gemlet.errors import InvalidValue
 from gemlet.kube import names, unit_claims
 from gemlet.kube.ask import ATTRIBUTES, Annotations, Ask, asks
-from gemlet.kube.escape import check_escape, is_counted, refuse_init_container
+from gemlet.kube.escape import check_escape, check_mounts, is_counted, refuse_init_container
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.request import (
     BadRequest,
@@ -35,7 +35,6 @@ CLAIM = "gemlet"  # name of the claim in the pod; where several containers have 
 MAX_NAME = 63
 MOST_CONTAINERS = 1000
 MOST_CHECKS = 100_000  # at annotations and volumes, for each container at all of its pod's: half a second
-MOST_MOUNTS = 10_000  # of all containers, each of which is looked at: a quarter of one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,14 +229,7 @@ def _check_size(pod: Mapping[str, Any]) -> None:
             f"{containers} with {len(annotations)} annotations are too many to be checked",
             hint="make several pods of it",
         )
-    each = (*_containers(pod), *_init_containers(pod))
-    mounts = sum(len(container.get(kind) or []) for container in each for kind in ("volumeMounts", "volumeDevices"))
-    if mounts > MOST_MOUNTS:
-        raise BadRequest(
-            "spec.containers",
-            f"{mounts} mounts are too many to be checked",
-            hint="mount one directory in place of many",
-        )
+    check_mounts((*_containers(pod), *_init_containers(pod)))
 
 
 def _check_init_containers(pod: Mapping[str, Any]) -> None:

@@ -243,6 +243,8 @@ class Agent:
                     await step()
                 except (GemletError, OSError) as error:
                     logger.warning("reaper: %s", error)
+                except Exception:  # as of a claim, which anybody may have written
+                    logger.exception("reaper")
 
     async def _metrics(self) -> Page:
         from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without

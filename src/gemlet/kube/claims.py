@@ -76,7 +76,7 @@ def counted(share: Share, claim: Mapping[str, Any], pool: str) -> Share:
         granted, uuids, requests = _granted(claim["status"]["allocation"], pool, known)
         if sorted(uuids) != sorted(share.gpus):
             granted, requests = NOTHING, share.requests
-    except BadRequest:
+    except (BadRequest, ValueError, LookupError, TypeError, AttributeError):  # what cannot be read is not given either
         granted, requests = NOTHING, share.requests
     if share.is_of(granted, requests):
         return share

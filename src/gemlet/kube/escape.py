@@ -59,6 +59,7 @@ _LINK_TREES = _trees("/proc")
 _OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
 _CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
+MOST_MOUNTS = 10_000  # of all containers that are checked together: a tenth of a second
 _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
 
 
@@ -77,6 +78,7 @@ def check_escape(
     held = list(containers)
     if not held:
         return
+    check_mounts(container for _, container in held)
     # Below /proc, as their user, with no capability that containers have not.
     if pod["spec"].get("hostPID") and not host_pid:
         raise BadRequest(
@@ -121,6 +123,18 @@ def check_host_paths(paths: Iterable[str], kept: Iterable[str] = ()) -> tuple[st
                 raise GemletError(f"pods must not mount the host's {path}: {other} is there", hint=hint)
         found.append(path.rstrip("/"))
     return tuple(found)
+
+
+def check_mounts(containers: Iterable[Mapping[str, Any]]) -> None:
+    """Raises BadRequest for more mounts than are looked at: who looks, others wait for."""
+    kinds = ("volumeMounts", "volumeDevices")
+    mounts = sum(len(container.get(kind) or []) for container in containers for kind in kinds)
+    if mounts > MOST_MOUNTS:
+        raise BadRequest(
+            "spec.containers",
+            f"{mounts} mounts are too many to be checked",
+            hint="mount one directory in place of many",
+        )
 
 
 def is_counted(container: Mapping[str, Any]) -> bool:

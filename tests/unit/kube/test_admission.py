@@ -10,7 +10,7 @@ import pytest
 
 from gemlet.errors import GemletError
 from gemlet.kube import admission, ask, escape
-from gemlet.kube.admission import MOST_MOUNTS, Cluster, claimed, patch, template, template_name
+from gemlet.kube.admission import Cluster, claimed, patch, template, template_name
 from gemlet.kube.ask import Ask, asks
 from gemlet.kube.claims import check_pod, read_claim
 from gemlet.kube.escape import check_host_paths
@@ -537,13 +537,23 @@ def test_a_number_of_gpus_of_thousands_of_digits_is_refused():
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
 def test_more_mounts_than_anybody_has_are_refused_before_one_is_looked_at(kind, where):
     """80,000 of paths of their own fit into a review, and kept others waiting for three seconds."""
-    mounts = [{"name": "v", "mountPath": "/m", "devicePath": "/m"}] * (MOST_MOUNTS // 2 + 1)
+    mounts = [{"name": "v", "mountPath": "/m", "devicePath": "/m"}] * (escape.MOST_MOUNTS // 2 + 1)
     seen = pod(SHARE, {kind: mounts})
     seen["spec"][where] = [*seen["spec"].get(where, []), {"name": "more", kind: mounts}]
     with pytest.raises(BadRequest, match=rf"{len(mounts) * 2} mounts are too many"):
         patch(seen, DRA)
     seen["spec"][where][-1][kind] = []
     assert patch(seen | {"metadata": {"annotations": {}}}, DRA) == []
+
+
+def test_more_mounts_than_admission_takes_are_refused_by_the_node_too():
+    """The label that tells admission to look away is anybody's, and each change of such a pod took the agent a second,
+    in which no pod of others was looked at."""
+    uses = {"resources": {"claims": [{"name": "gpu"}]}, "volumeMounts": [{"name": "v", "mountPath": "/m"}] * 10_001}
+    seen = pod({}, uses, resourceClaims=[{"name": "gpu", "resourceClaimName": "u1"}])
+    check_pod(seen, {"other"})
+    with pytest.raises(BadRequest, match="10001 mounts are too many"):
+        check_pod(seen, {"u1"})
 
 
 def test_the_path_of_many_mounts_is_taken_apart_once(monkeypatch):
