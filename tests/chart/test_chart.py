@@ -205,6 +205,16 @@ def test_pods_among_the_host_s_processes_are_admitted_for_simulated_gpus_only(ch
     assert ("--allow-host-pid" in pod["containers"][0]["args"]) is allowed
 
 
+@pytest.mark.parametrize("paths", [[], ["/data", "/mnt/mo,dels"]])
+def test_the_webhook_and_the_nodes_let_pods_mount_the_same_directories(chart, paths):
+    objects = render(chart, {"hostPaths": paths})
+    webhook = by_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    agent = by_kind(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][1]
+    for container in (webhook, agent):
+        given = [argument for argument in container["args"] if argument.startswith("--host-path")]
+        assert given == [f"--host-path={path}" for path in paths]
+
+
 def test_the_daemons_configuration_is_one_it_reads(chart, tmp_path):
     file = tmp_path / "gemlet.toml"
     file.write_text(by_kind(render(chart, {}), "ConfigMap")["data"]["gemlet.toml"])

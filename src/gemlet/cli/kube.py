@@ -25,6 +25,13 @@ DIRECTORY = click.Path(path_type=Path)
 STATE_DIRECTORY = "/var/lib/gemlet"
 CDI = "/var/run/cdi"
 SHARES_DIRECTORY_ENV = "GEMLET_KUBE_SHARES_DIRECTORY"  # of the option of `gemlet kube shares`
+HOST_PATHS = click.option(
+    "--host-path",
+    "host_paths",
+    multiple=True,
+    metavar="DIR",
+    help="A directory of nodes that pods with a share may mount",
+)
 CDI_DIRECTORY = click.option("--cdi-directory", type=DIRECTORY, default=CDI, show_default=True)
 OVERSUBSCRIBE = click.option(
     "--oversubscribe",
@@ -75,6 +82,7 @@ def command() -> None:
     help="With claims, for a GPU that is lost: take no new pods, or end its pods, too",
 )
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
+@HOST_PATHS
 @click.option(
     "--directory",
     type=DIRECTORY,
@@ -100,6 +108,7 @@ def agent(
     oversubscribe: float,
     failed_gpus: str,
     preload_file: bool,
+    host_paths: tuple[str, ...],
     directory: Path,
     kubelet_directory: Path,
     cdi_directory: Path,
@@ -138,6 +147,7 @@ def agent(
         cdi=cdi_directory.absolute(),
         access=cast("GpuAccess", "simulated" if simulate else gpu_access),
         preload_file=preload_file,
+        host_paths=host_paths,
         oversubscribe=oversubscribe,
         failed=cast("Effect", failed_gpus),
         port=port,
@@ -166,9 +176,7 @@ def agent(
 @click.option(
     "--plain-memory", type=options.Size(), help="Memory that it becomes; default: all of a GPU's (--gpu-memory)"
 )
-@click.option(
-    "--keep", type=DIRECTORY, multiple=True, help="A directory of the nodes that no pod with a share may mount"
-)
+@HOST_PATHS
 @click.option("--allow-host-pid", is_flag=True, help="Admit pods with a share and hostPID, as simulated GPUs need it")
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=options.Whole(1, 65535), default=8443, show_default=True)
@@ -183,7 +191,7 @@ def webhook(
     oversubscribe: float,
     plain_compute: int,
     plain_memory: int | None,
-    keep: tuple[Path, ...],
+    host_paths: tuple[str, ...],
     allow_host_pid: bool,
     address: str,
     port: int,
@@ -203,6 +211,7 @@ def webhook(
     from gemlet.daemon import logs
     from gemlet.kube import webhook as kube_webhook
     from gemlet.kube.admission import Cluster
+    from gemlet.kube.escape import check_host_paths
     from gemlet.kube.translate import Defaults
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
@@ -212,7 +221,7 @@ def webhook(
             face=cast("Face", face),
             gpu_memory=int(gpu_memory * oversubscribe) if gpu_memory is not None else None,
             slots_per_gpu=slots,
-            kept=tuple(map(str, keep)),
+            host_paths=check_host_paths(host_paths),
             host_pid=allow_host_pid,
         ),
         defaults=Defaults(gpu_memory=gpu_memory, compute=plain_compute, memory=plain_memory),

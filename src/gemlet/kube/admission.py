@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gemlet.errors import InvalidValue
 from gemlet.kube import names, unit_claims
 from gemlet.kube.ask import ATTRIBUTES, Annotations, Ask, asks
-from gemlet.kube.escape import check_escape, is_counted, refuse_init_container
+from gemlet.kube.escape import check_escape, check_mounts, is_counted, refuse_init_container
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.request import (
     BadRequest,
@@ -35,18 +35,17 @@ CLAIM = "gemlet"  # name of the claim in the pod; where several containers have 
 MAX_NAME = 63
 MOST_CONTAINERS = 1000
 MOST_CHECKS = 100_000  # at annotations and volumes, for each container at all of its pod's: half a second
-MOST_MOUNTS = 10_000  # of all containers, each of which is compared with the trees of the host: a quarter of one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What admission knows of the cluster. Sizes are those of the largest GPU, None where that is not known.
-    ``kept`` and ``host_pid``: as in `check_escape`."""
+    ``host_paths`` and ``host_pid``: as in `check_escape`."""
 
     face: Face = "slots"
     gpu_memory: int | None = None
     slots_per_gpu: int = 4
-    kept: tuple[str, ...] = ()
+    host_paths: tuple[str, ...] = ()
     host_pid: bool = False
 
 
@@ -66,7 +65,7 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
         _check_lone_annotations(annotations, holders, pod)
     containers = _containers(pod)
     held = [(f"spec.containers[{number}]", containers[number]) for number in sorted({*asked, *holders})]
-    check_escape(pod, held, cluster.kept, host_pid=cluster.host_pid)
+    check_escape(pod, held, cluster.host_paths, host_pid=cluster.host_pid)
     if not asked:
         return []
     if cluster.face == "dra":
@@ -230,14 +229,7 @@ def _check_size(pod: Mapping[str, Any]) -> None:
             f"{containers} with {len(annotations)} annotations are too many to be checked",
             hint="make several pods of it",
         )
-    each = (*_containers(pod), *_init_containers(pod))
-    mounts = sum(len(container.get(kind) or []) for container in each for kind in ("volumeMounts", "volumeDevices"))
-    if mounts > MOST_MOUNTS:
-        raise BadRequest(
-            "spec.containers",
-            f"{mounts} mounts are too many to be checked",
-            hint="mount one directory in place of many",
-        )
+    check_mounts((*_containers(pod), *_init_containers(pod)))
 
 
 def _check_init_containers(pod: Mapping[str, Any]) -> None:
@@ -254,7 +246,7 @@ def _check_claimants(pod: Mapping[str, Any], ours: set[str], cluster: Cluster) -
         for number, container in enumerate(containers)
         if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or [])
     ]
-    check_escape(pod, claimants, cluster.kept, host_pid=cluster.host_pid)
+    check_escape(pod, claimants, cluster.host_paths, host_pid=cluster.host_pid)
 
 
 def _check_holders(pod: Mapping[str, Any]) -> list[int]:

@@ -20,6 +20,7 @@ from gemlet.kube.daemon_link import DaemonLink
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
+from gemlet.kube.escape import check_host_paths
 from gemlet.kube.http_pages import Page
 from gemlet.kube.kubelet_checkpoint import KubeletCheckpoint
 from gemlet.kube.kubelet_socket import keep_registered
@@ -67,6 +68,7 @@ class AgentOptions:
     cdi: Path = Path("/var/run/cdi")
     access: Access = "runtime"
     preload_file: bool = False
+    host_paths: tuple[str, ...] = ()
     oversubscribe: float = 1.0
     failed: slices.Effect = "NoSchedule"
     port: int | None = None
@@ -241,6 +243,8 @@ class Agent:
                     await step()
                 except (GemletError, OSError) as error:
                     logger.warning("reaper: %s", error)
+                except Exception:  # as of a claim, which anybody may have written
+                    logger.exception("reaper")
 
     async def _metrics(self) -> Page:
         from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without
@@ -272,5 +276,7 @@ def _host(options: AgentOptions) -> Host:
         access=options.access,
         simulated=simulated,
         preload_file=str(hook.with_name("ld.so.preload")) if options.preload_file else None,
-        kept=tuple(map(str, (options.directory, options.kubelet, options.cdi, options.endpoint.directory))),
+        paths=check_host_paths(
+            options.host_paths, map(str, (options.directory, options.kubelet, options.cdi, options.endpoint.directory))
+        ),
     )

@@ -11,7 +11,7 @@ import base64
 import json
 import ssl
 import tempfile
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 10.0
 WATCH_SECONDS = 300
 AT_ONCE = 8  # requests: an answer may have megabytes, and as many pods are asked for as the kubelet starts at a time
-# Of these about one namespace: a hundred pods of 1.5 MB there that start together are read for minutes, and pods of
-# others wait for no more than what is being read.
+# Of these about one namespace, for the kubelet: a hundred pods of 1.5 MB there that start together are read for long,
+# and pods of others wait for no more than what is being read. What the agent does by itself waits in no such line.
 OF_NAMESPACE = 2
 AGAIN_SECONDS = 2.0  # from the beginning of a watch to that of the next, at least
 # Of a list. Who may make pods decides how many there are and what is in them, up to 1.5 MB each: a page is as many as
@@ -108,8 +108,10 @@ class ApiServer:
         self._room = asyncio.Semaphore(AT_ONCE)
         self._queues = Queues(OF_NAMESPACE)
 
-    async def get(self, path: str, **query: str) -> Any:
-        return await self._ask("GET", path, query=query)
+    async def get(self, path: str, *, in_line: bool = False, **query: str) -> Any:
+        """``in_line``: behind what else is asked so about the namespace; for who may ask for any number at once."""
+        async with self._queues.of(_namespace(path)) if in_line else nullcontext():
+            return await self._ask("GET", path, query=query)
 
     def listed(self, path: str, **query: str) -> Listing:
         return Listing(self, path, query)
@@ -182,7 +184,7 @@ class ApiServer:
     ) -> tuple[Any, int]:
         content = None if body is None else json.dumps(body).encode()
         try:
-            async with self._queues.of(_namespace(path)), self._room, asyncio.timeout(SECONDS):
+            async with self._room, asyncio.timeout(SECONDS):
                 status, text = await self._exchange(method, _target(path, query or {}), content, most)
                 if status >= 400:
                     raise _refusal(status, text, f"{method} {path}")

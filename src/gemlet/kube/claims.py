@@ -16,7 +16,7 @@ from gemlet.kube.request import Amounts, BadRequest, Settings, checked_memory, c
 from gemlet.kube.share import Pod, Share, group_name, share_id_of_claim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from gemlet.kube.inventory import Gpu
 
@@ -76,7 +76,7 @@ def counted(share: Share, claim: Mapping[str, Any], pool: str) -> Share:
         granted, uuids, requests = _granted(claim["status"]["allocation"], pool, known)
         if sorted(uuids) != sorted(share.gpus):
             granted, requests = NOTHING, share.requests
-    except BadRequest:
+    except (BadRequest, ValueError, LookupError, TypeError, AttributeError):  # what cannot be read is not given either
         granted, requests = NOTHING, share.requests
     if share.is_of(granted, requests):
         return share
@@ -117,9 +117,11 @@ def used_by(pod: Mapping[str, Any]) -> set[str]:
     }
 
 
-def check_pod(pod: Mapping[str, Any], ours: set[str], kept: Iterable[str] = (), *, host_pid: bool = False) -> None:
+def check_pod(
+    pod: Mapping[str, Any], ours: set[str], host_paths: Collection[str] = (), *, host_pid: bool = False
+) -> None:
     """Raises BadRequest if a container of ``pod`` cannot be held to its share, the claims ``ours`` being shares.
-    ``kept`` and ``host_pid``: as in `check_escape`.
+    ``host_paths`` and ``host_pid``: as in `check_escape`.
 
     A container can be in one share only, and nothing of its own may take it out of that.
     """
@@ -136,7 +138,7 @@ def check_pod(pod: Mapping[str, Any], ours: set[str], kept: Iterable[str] = (), 
                 )
             if shares:
                 held.append((f"spec.{kind}[{number}]", container))
-    check_escape(pod, held, kept, host_pid=host_pid)
+    check_escape(pod, held, host_paths, host_pid=host_pid)
 
 
 def _used(

@@ -180,7 +180,7 @@ class Allocations:
                 hint="wait for the kubelet to end the one before",
             )
         host = self.book.host
-        check_counted(seen, pod.container, host.kept, host_pid=host.host_pid)
+        check_counted(seen, pod.container, host.paths, host_pid=host.host_pid)
         amounts = in_force(granted, for_container(meta.get("annotations") or {}, pod.container))
         group = group_name(pod.namespace, pod.name, pod.container)
         user = msgspec.structs.replace(pod, uid=meta.get("uid", ""))

@@ -39,7 +39,7 @@ HEALTH_SECONDS = 10.0  # the kubelet forgets what is not repeated within 30
 class Objects(Protocol):
     """What this module needs of `ApiServer`."""
 
-    async def get(self, path: str, **query: str) -> Any: ...
+    async def get(self, path: str, *, in_line: bool = False, **query: str) -> Any: ...
 
 
 def claim_path(namespace: str, name: str) -> str:
@@ -132,7 +132,7 @@ class DraDriver:
             return messages.NodePrepareResourceResponse(error=error_message(error))
 
     async def _open(self, claim: messages.Claim) -> Share:
-        seen = await self._api.get(claim_path(claim.namespace, claim.name))
+        seen = await self._api.get(claim_path(claim.namespace, claim.name), in_line=True)
         gpus = {gpu.device: gpu for gpu in self._gpus.all if gpu.uuid in self._gpus.healthy}
         share = claims.read_claim(seen, uid=claim.uid, pool=self._pool, gpus=gpus)
         ours = {
@@ -140,7 +140,7 @@ class DraDriver:
         }
         for user in claims.pods_of(seen):
             # Of a pod of megabytes nothing stays while the next, a daemon or a disk is waited for.
-            container = self._checked(await self._api.get(pod_path(user)), user, ours, claim.name)
+            container = self._checked(await self._api.get(pod_path(user), in_line=True), user, ours, claim.name)
             if user.name == share.pod.name:  # which its annotations and metrics are by
                 named = msgspec.structs.replace(share.pod, container=container)
                 share = msgspec.structs.replace(share, pod=named)
@@ -157,7 +157,7 @@ class DraDriver:
                 hint="wait for the kubelet to end the one before",
             )
         host = self._book.host
-        claims.check_pod(seen, ours | {claim}, host.kept, host_pid=host.host_pid)
+        claims.check_pod(seen, ours | {claim}, host.paths, host_pid=host.host_pid)
         return claims.container_of(seen, claim)
 
     def _response(self, share: Share) -> messages.NodePrepareResourceResponse:

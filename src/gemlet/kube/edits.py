@@ -51,7 +51,7 @@ class Host:
     hook: the library, with the file that names a share's socket beside it. shares: directory of their directories.
     nodes: device node by GPU UUID. simulated: the simulated driver's directory, its profiles' and the machine's.
     preload_file: a file that names the hook, to be mounted at /etc/ld.so.preload for programs that clear LD_PRELOAD;
-    None for none. kept: directories of the node that no pod with a share may mount, beside those of every node.
+    None for none. paths: the directories of the node that pods with a share may mount.
     """
 
     hook: str
@@ -60,7 +60,7 @@ class Host:
     nodes: Mapping[str, str] = field(default_factory=dict)
     simulated: tuple[str, str, str] | None = None
     preload_file: str | None = None
-    kept: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
 
     @property
     def host_pid(self) -> bool:

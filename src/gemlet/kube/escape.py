@@ -10,6 +10,7 @@ import functools
 import posixpath
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gemlet.errors import GemletError
 from gemlet.kube import names
 from gemlet.kube.request import BadRequest
 
@@ -46,6 +47,7 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 _Trees = tuple[tuple[str, ...], ...]
+_SYSTEM = ("/dev", "/etc", "/proc", "/run", "/sys")  # of every node
 
 
 def _trees(*paths: str) -> _Trees:
@@ -57,43 +59,26 @@ _LINK_TREES = _trees("/proc")
 _OWN_TREES = _trees(names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
 # Where the names of mounts tell NVIDIA's runtime which GPUs to give, if it is configured so.
 _CHOOSING_TREES = _trees("/var/run/nvidia-container-devices")
-# Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
-# or units as root; what such programs are configured by, CDI and the preload file among it; their state.
-_SYSTEM_TREES = (
-    "/boot", "/dev", "/efi", "/etc", "/oem", "/proc", "/root", "/run", "/sys", "/system", "/var/lib", "/var/log",
-    "/var/roothome", "/var/snap", "/var/spool", "/var/vcap",
-)  # fmt: skip
-# All of it once more, where the system is an image and these are parts of another file system: of CoreOS (the first
-# two), Container-Optimized OS, Bottlerocket, openSUSE, Ubuntu Core, Kairos.
-_SYSTEM_AGAIN = (
-    "/ostree", "/sysroot", "/mnt/stateful_partition", "/local", "/.snapshots", "/writable", "/usr/local/.state",
-)  # fmt: skip
-_HOST_TREES = _trees(*_SYSTEM_TREES, *_SYSTEM_AGAIN)
-# What the host runs as root.
-_PROGRAM_TREES = _trees(
-    "/bin", "/home/kubernetes", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt/bin", "/opt/cni",
-    "/opt/containerd", "/opt/nvidia", "/opt/rke2", "/sbin", "/snap", "/usr", "/var/home/kubernetes", "/var/opt/bin",
-    "/var/opt/cni", "/var/opt/containerd", "/var/opt/nvidia", "/var/opt/rke2", "/var/usrlocal",
-)  # fmt: skip
-
+MOST_MOUNTS = 10_000  # of all containers that are checked together: a tenth of a second
 _MOST_PATH = 4096  # PATH_MAX of Linux: what is longer is no path
 
 
 def check_escape(
     pod: Mapping[str, Any],
     containers: Iterable[tuple[str, Mapping[str, Any]]],
-    kept: Iterable[str] = (),
+    host_paths: Collection[str] = (),
     *,
     host_pid: bool = False,
 ) -> None:
     """Raises BadRequest if one of ``containers`` of ``pod`` could leave its share.
 
-    Each with what names it: spec.containers[0]. ``kept``: directories of nodes that are gemlet's, wherever they are.
-    ``host_pid``: whether a pod may be among the host's processes, as simulated GPUs need it.
+    Each with what names it: spec.containers[0]. ``host_paths``: as `check_host_paths` lets them pass. ``host_pid``:
+    whether a pod may be among the host's processes, as simulated GPUs need it.
     """
     held = list(containers)
     if not held:
         return
+    check_mounts(container for _, container in held)
     # Below /proc, as their user, with no capability that containers have not.
     if pod["spec"].get("hostPID") and not host_pid:
         raise BadRequest(
@@ -109,17 +94,47 @@ def check_escape(
                 hint="remove it: gemlet chooses the GPU",
             )
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
-    host_trees = (*_HOST_TREES, *_trees(*kept))
     apart = functools.cache(_parts)  # any number of mounts may be of one long path
     refused = _HOST_CAPABILITIES | {name for kind, name in _SHARED_CAPABILITIES.items() if pod["spec"].get(kind)}
     for where, container in held:
         _check_settings(container, where, refused)
         for mount in container.get("volumeMounts") or []:
-            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_trees)
+            _check_mount(mount, paths.get(mount["name"]), f"{where}.volumeMounts", apart, host_paths)
         for block in container.get("volumeDevices") or []:
-            _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_trees)
+            _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_paths)
         if at := container.get("terminationMessagePath"):  # where the kubelet mounts a file
-            _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_trees)
+            _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_paths)
+
+
+def check_host_paths(paths: Iterable[str], kept: Iterable[str] = ()) -> tuple[str, ...]:
+    """Directories of nodes, as those that pods with a share may mount: none but these themselves, and by subPath, for
+    which the kubelet follows no link, what is in them. For what is below may be a link that a pod made there.
+
+    Raises GemletError if one is, contains or is in one of ``kept``, the node's own, or in another one, where a pod
+    could put a link in its place.
+    """
+    found: list[str] = []
+    for path in paths:
+        if not path.startswith("/") or posixpath.normpath(path).replace("//", "/") != path.rstrip("/"):
+            raise GemletError(f"{path} cannot be one of the host paths", hint="give a whole path, without . and ..")
+        for other in (*_SYSTEM, *kept, *found):
+            if _meets(_parts(path), _trees(other)):
+                hint = "name directories of data, none in another one"
+                raise GemletError(f"pods must not mount the host's {path}: {other} is there", hint=hint)
+        found.append(path.rstrip("/"))
+    return tuple(found)
+
+
+def check_mounts(containers: Iterable[Mapping[str, Any]]) -> None:
+    """Raises BadRequest for more mounts than are looked at: who looks, others wait for."""
+    kinds = ("volumeMounts", "volumeDevices")
+    mounts = sum(len(container.get(kind) or []) for container in containers for kind in kinds)
+    if mounts > MOST_MOUNTS:
+        raise BadRequest(
+            "spec.containers",
+            f"{mounts} mounts are too many to be checked",
+            hint="mount one directory in place of many",
+        )
 
 
 def is_counted(container: Mapping[str, Any]) -> bool:
@@ -128,7 +143,9 @@ def is_counted(container: Mapping[str, Any]) -> bool:
     return any(name in (resources.get(kind) or {}) for kind in ("limits", "requests") for name in names.RESOURCES)
 
 
-def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = (), *, host_pid: bool = False) -> None:
+def check_counted(
+    pod: Mapping[str, Any], name: str, host_paths: Collection[str] = (), *, host_pid: bool = False
+) -> None:
     """As `check_escape`, of the container ``name``, which the kubelet says has devices, and of all that ask for some.
 
     The kubelet gives an init container's devices to another container of the pod, and names only that one.
@@ -142,7 +159,7 @@ def check_counted(pod: Mapping[str, Any], name: str, kept: Iterable[str] = (), *
         for number, container in enumerate(containers)
         if container["name"] == name or is_counted(container)
     ]
-    check_escape(pod, held, kept, host_pid=host_pid)
+    check_escape(pod, held, host_paths, host_pid=host_pid)
 
 
 def refuse_init_container(number: int) -> NoReturn:
@@ -191,7 +208,7 @@ def _check_mount(
     path: str | None,
     where: str,
     apart: Callable[[str], tuple[str, ...]],
-    host_trees: _Trees,
+    host_paths: Collection[str],
 ) -> None:
     """``path``: of the host, None for what is not of the host."""
     if max(len(mount["mountPath"]), len(path or "")) > _MOST_PATH:
@@ -206,16 +223,14 @@ def _check_mount(
         raise BadRequest(
             f"{where}[{at}]", "may be a way to files that gemlet mounts", hint="mount it outside /proc, without .."
         )
-    if path is None:
-        return
-    if _meets(apart(path), host_trees):
+    if path is not None and path.rstrip("/") not in host_paths:
+        known = ", ".join(host_paths) or "none so far"
         raise BadRequest(
             f"{where}[{at}]",
-            f"gives access to the host's {path}",
-            hint="mount a directory of data, such as one in /srv or /mnt",
+            f"mounts the host's {path}",
+            hint=f"mount a directory that the chart's hostPaths name ({known}), with subPath for what is in it, "
+            "or a PersistentVolume",
         )
-    if not mount.get("readOnly") and _meets(apart(path), _PROGRAM_TREES):
-        raise BadRequest(f"{where}[{at}]", f"lets the container change the host's {path}", hint="add readOnly: true")
 
 
 def _meets(parts: tuple[str, ...], trees: _Trees) -> bool:

@@ -1,7 +1,7 @@
 """JSON of the apiserver's, parts of which anybody may have written as they like: parameters of claims, managedFields.
 
-Go reads what is 10,000 deep, and passes on bytes that are no UTF-8. What cannot be read ends a list or a watch of all
-objects, for as long as the one is there. So it is read without what nobody here looks at.
+Go reads what is 10,000 deep, and passes on bytes and escapes that are no characters. What cannot be read ends a list or
+a watch of all objects, for as long as the one is there. So it is read without what nobody here looks at.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import re
 from typing import Any
 
 MOST_DEPTH = 100  # of a pod in a list that is looked at there are 10
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a character: one without the other is no text that can be sent on
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 _PART = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
 def decoded(text: bytes) -> Any:
     """The value; where it is too deep for Python, with null for what is deeper than `MOST_DEPTH`. Raises ValueError."""
     whole = text.decode(errors="replace")
+    if _HALF.search(whole) is not None:
+        whole = _ESCAPE.sub(lambda found: "\ufffd" if found[1] else found[0], whole)
     try:
         return json.loads(whole)
     except RecursionError:

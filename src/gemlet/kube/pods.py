@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,8 @@ _Step = Callable[[dict[str, Any]], Awaitable[None]]
 _KEPT = ("namespace", "name", "uid", "annotations")  # of a pod's metadata, until it is its turn
 
 RETRY_SECONDS = 2.0
-EVENTS_PER_MINUTE = 30  # pods of a namespace: while one is told, no other is looked at
+EVENTS_PER_MINUTE = 30  # pods of a namespace
+MOST_EVENTS = 1000  # that wait to be made
 
 
 def pod_path(pod: Pod) -> str:
@@ -60,12 +62,15 @@ class PodFollower:
         self._limiter = Limiter(EVENTS_PER_MINUTE)
         self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
         self._woken = asyncio.Event()
+        # Events that are to be made. While the apiserver takes its time for one, every other pod is looked at.
+        self._to_tell: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
+        self._has_to_tell = asyncio.Event()
         self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
         """A pod of this node as it is now. Raises GemletError, also where another has taken its name meanwhile: the
         kubelet says of whom a container is by the name only."""
-        found: dict[str, Any] = await self._api.get(pod_path(pod))
+        found: dict[str, Any] = await self._api.get(pod_path(pod), in_line=True)
         node = found["spec"].get("nodeName")
         if node != self._node:
             raise GemletError(
@@ -82,7 +87,7 @@ class PodFollower:
 
     async def _look_at(self, uid: str, pod: Pod) -> None:
         try:
-            seen = await self._api.get(pod_path(pod))
+            seen = await self._api.get(pod_path(pod), in_line=True)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -95,6 +100,7 @@ class PodFollower:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._act())
+            tasks.create_task(self._make_events())
             while True:
                 try:
                     await self._follow()
@@ -186,7 +192,7 @@ class PodFollower:
         if trouble is not None and not before:
             until = str(failed[0]) if failed else "until then no container starts in its share"
             text = f"{trouble}; {until}"
-            await self._tell(meta, text, reason="ShareWithheld")
+            self._tell(meta, text, reason="ShareWithheld")
 
     def _trouble(self, seen: dict[str, Any], ours: set[str]) -> str | None:
         """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can.
@@ -194,7 +200,7 @@ class PodFollower:
         In words: the error keeps the pod, until Python looks for cycles.
         """
         try:
-            claims.check_pod(seen, ours, self._book.host.kept, host_pid=self._book.host.host_pid)
+            claims.check_pod(seen, ours, self._book.host.paths, host_pid=self._book.host.host_pid)
         except BadRequest as error:
             return error_message(error)
         except Exception:  # as in `_try`; what cannot be checked is not let in either
@@ -242,21 +248,33 @@ class PodFollower:
         except KeyError:
             pass  # closed in the meantime
         except (GemletError, OSError) as error:
-            await self._complain(share, meta, error_message(error))
+            self._complain(share, meta, error_message(error))
 
-    async def _complain(self, share: Share, meta: dict[str, Any], text: str) -> None:
+    def _complain(self, share: Share, meta: dict[str, Any], text: str) -> None:
         text = text[:MAX_TEXT]  # it quotes an annotation, of up to 256 KiB
         if self._complained.get(share.id) == text:
             return
         self._complained = {name: told for name, told in self._complained.items() if name in self._book.shares}
         self._complained[share.id] = text
-        await self._tell(meta, text, reason="ShareNotChanged")
+        self._tell(meta, text, reason="ShareNotChanged")
 
-    async def _tell(self, meta: dict[str, Any], text: str, *, reason: str) -> None:
+    def _tell(self, meta: dict[str, Any], text: str, *, reason: str) -> None:
         if not self._limiter.allow(meta["namespace"], now=time.monotonic())[0]:
             return
         logger.warning("pod=%s/%s %s: %s", meta["namespace"], meta["name"], reason, text)
-        try:
-            await self._api.create(*warning(meta, text, reason=reason, component="gemlet-agent"))
-        except ApiError as error:
-            logger.warning("event: %s", error)
+        self._to_tell.append(warning(meta, text, reason=reason, component="gemlet-agent"))
+        self._has_to_tell.set()
+
+    async def _make_events(self) -> None:
+        while True:
+            await self._has_to_tell.wait()
+            self._has_to_tell.clear()
+            await self.make_events()
+
+    async def make_events(self) -> None:
+        """Makes the events that there are to be made now."""
+        while self._to_tell:
+            try:
+                await self._api.create(*self._to_tell.popleft())
+            except ApiError as error:
+                logger.warning("event: %s", error)

@@ -61,7 +61,11 @@ class Reaper:
                 assignments = assignments or await self._kubelet.assignments()
                 held = _held(share, assignments)
             else:
-                held = await self._wanted(share)
+                try:
+                    held = await self._wanted(share)
+                except Exception:  # anybody may have written the claim, and the agent would end after each start
+                    logger.exception("share=%s", share.id)
+                    continue
             if held:
                 self._missed.pop(share.id, None)
                 continue

@@ -33,6 +33,7 @@ OLD_SECONDS = 3600.0  # a template this old that no pod names goes; younger ones
 RETRY_SECONDS = 2.0
 AHEAD_SECONDS = 1.0  # for which an admission waits
 AHEAD_PER_MINUTE = 30  # a review may come from any pod, and be of none: what it asks for stays for OLD_SECONDS
+AT_ONCE = 10  # templates that a pod has made before it is the next namespace's turn; one may ask for thousands
 MOST_MISSED = 8  # of the templates that one pod names and nobody makes; a pod may name any number, and gets one event
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 OURS = f"{names.LABEL_MANAGED}=gemlet"
@@ -41,6 +42,11 @@ OURS = f"{names.LABEL_MANAGED}=gemlet"
 def templates_path(namespace: str) -> str:
     """Where the apiserver has a namespace's templates."""
     return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+
+
+def pods_path(namespace: str) -> str:
+    """Where the apiserver has a namespace's pods."""
+    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def named_templates(pod: dict[str, Any]) -> list[str]:
@@ -58,32 +64,41 @@ class TemplateMaker:
         self._made: set[tuple[str, str]] = set()
         self._ahead = Limiter(AHEAD_PER_MINUTE)
         self._told: set[str] = set()  # uids of the pods that have their event
+        # Pods for which some are to be made: by namespace, whose turn comes first, and uid, the name and what it names.
+        # Not the pods, each of which may be of megabytes.
+        self._lines: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {}
+        self._woken = asyncio.Event()
 
     async def run(self) -> None:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
+            tasks.create_task(self._make())
             tasks.create_task(self._heed())
             tasks.create_task(self._sweep())
 
-    async def make(self, pod: dict[str, Any]) -> bool:
-        """Makes the templates a pod names, unless they are there; returns whether any. Raises ApiError.
+    async def make(self, pod: dict[str, Any], *, only: str | None = None) -> int:
+        """Makes the templates a pod names, unless they are there, or ``only`` one of them; returns how many, of which
+        `AT_ONCE` may not be all. Raises ApiError.
 
         If a template is missing and cannot be made, because the annotations do not ask for it, the pod gets an event.
         """
         meta = pod["metadata"]
         named = [name for name in named_templates(pod) if (meta["namespace"], name) not in self._made]
+        if only is not None:
+            named = [name for name in named if name == only]
         if not named:
-            return False
+            return 0
         try:
             asked = {admission.template_name(ask): ask for ask in asks(pod).values()}
         except BadRequest:
             asked = {}  # annotations changed since: the template that is named is not ours to guess
         for name in [name for name in named if name not in asked][:MOST_MISSED]:
             await self._miss(meta, name)
-        for name in asked.keys() & set(named):
+        wanted = sorted(asked.keys() & set(named))[:AT_ONCE]
+        for name in wanted:
             await self._create(meta["namespace"], asked[name])
-        return any((meta["namespace"], name) in self._made for name in named)
+        return len(wanted)
 
     async def ahead(self, namespace: str, asked: Iterable[Ask]) -> None:
         """Makes what a pod that is being admitted will name, so that its claims need not wait for it.
@@ -101,19 +116,19 @@ class TemplateMaker:
         except (ApiError, TimeoutError) as error:
             logger.info("template in namespace=%s not made ahead: %s", namespace, error or "it takes long")
 
-    async def try_to_make(self, pod: dict[str, Any]) -> bool:
+    async def try_to_make(self, pod: dict[str, Any], *, only: str | None = None) -> int:
         """As `make`, but what fails is of this pod only, such as a refusal in a namespace that is being deleted.
 
         Anybody may have written the pod: by what nobody foresaw in it the webhook would end after each start."""
         try:
-            return await self.make(pod)
+            return await self.make(pod, only=only)
         except ApiError as error:
             if not 400 <= error.status < 500:
                 raise
             logger.warning("pod=%s/%s template: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], error)
         except Exception:
             logger.exception("pod=%s/%s template", pod["metadata"]["namespace"], pod["metadata"]["name"])
-        return False
+        return 0
 
     async def deleted(self, template: dict[str, Any]) -> None:
         """Makes a template that was deleted again if a pod names it. Raises ApiError.
@@ -124,8 +139,8 @@ class TemplateMaker:
         if place not in self._made:
             return
         self._made.discard(place)
-        async for pod in self._api.listed(f"/api/v1/namespaces/{namespace}/pods"):
-            if name in named_templates(pod) and await self.try_to_make(pod):
+        async for pod in self._api.listed(pods_path(namespace)):
+            if name in named_templates(pod) and await self.try_to_make(pod, only=name):
                 logger.info("template=%s/%s made again", namespace, name)
                 return
             del pod
@@ -171,6 +186,49 @@ class TemplateMaker:
             logger.info("pod=%s/%s %s", meta["namespace"], meta["name"], text)
             await self._api.create(*warning(meta, text, reason="NoShareTemplate", component="gemlet-webhook"))
 
+    def _line_up(self, pod: dict[str, Any]) -> None:
+        """Has `make_some` make what a pod names. Nobody else's waits for it here."""
+        meta, named = pod["metadata"], named_templates(pod)
+        if any((meta["namespace"], name) not in self._made for name in named):
+            known = tuple(named) if len(named) <= AT_ONCE else ()
+            self._lines.setdefault(meta["namespace"], {})[meta["uid"]] = (meta["name"], known)
+            self._woken.set()
+
+    async def _make(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while await self.make_some():
+                pass
+
+    async def make_some(self) -> bool:
+        """Makes some templates for the first pod of the namespace whose turn it is; returns whether there was one."""
+        if not self._lines:
+            return False
+        namespace, pods = next(iter(self._lines.items()))
+        uid, (name, known) = next(iter(pods.items()))
+        try:
+            more = await self._make_for(namespace, uid, name, known)
+        except ApiError as error:
+            logger.warning("templates: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
+            more = True
+        if not more:
+            del pods[uid]
+        del self._lines[namespace]
+        if pods:
+            self._lines[namespace] = pods
+        return True
+
+    async def _make_for(self, namespace: str, uid: str, name: str, known: tuple[str, ...]) -> bool:
+        """Returns whether there may be more to make. Raises ApiError."""
+        if known and all((namespace, each) in self._made for each in known):
+            return False
+        async for pod in self._api.listed(pods_path(namespace), fieldSelector=f"metadata.name={name}"):
+            if pod["metadata"]["uid"] == uid:
+                return await self.try_to_make(pod) == AT_ONCE
+        return False
+
     async def _follow(self) -> None:
         while True:
             try:
@@ -178,12 +236,12 @@ class TemplateMaker:
                 pods, there = self._api.listed("/api/v1/pods"), set()
                 async for pod in pods:
                     there.add(pod["metadata"]["uid"])
-                    await self.try_to_make(pod)
+                    self._line_up(pod)
                     del pod  # it may be of megabytes, as the next
                 self._told &= there
                 async for kind, pod in self._api.watch("/api/v1/pods", resourceVersion=pods.version):
                     if kind == "ADDED":
-                        await self.try_to_make(pod)
+                        self._line_up(pod)
                     elif kind == "DELETED":
                         self._told.discard(pod["metadata"]["uid"])
                     del pod

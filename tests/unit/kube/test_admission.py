@@ -8,10 +8,12 @@ import difflib
 
 import pytest
 
+from gemlet.errors import GemletError
 from gemlet.kube import admission, ask, escape
-from gemlet.kube.admission import MOST_MOUNTS, Cluster, claimed, patch, template, template_name
+from gemlet.kube.admission import Cluster, claimed, patch, template, template_name
 from gemlet.kube.ask import Ask, asks
 from gemlet.kube.claims import check_pod, read_claim
+from gemlet.kube.escape import check_host_paths
 from gemlet.kube.request import Amounts, BadRequest
 from gemlet.model import Priority
 from tests.unit.kube import fakes
@@ -286,50 +288,25 @@ def mounted(path, **volume):
         (*mounted("/etc/ld.so.preload", emptyDir={}), "elsewhere"),
         (*mounted("/var/run/nvidia-container-devices/all", emptyDir={}), "chooses GPUs"),
         (*mounted("/run/nvidia-container-devices", emptyDir={}), "chooses GPUs"),
-        (*mounted("/d", hostPath={"path": "/dev"}), "host's /dev"),
-        (*mounted("/d", hostPath={"path": "/dev/nvidia1"}), "host's /dev/nvidia1"),
-        (*mounted("/d", hostPath={"path": "/"}), "host's /"),
-        (*mounted("/d", hostPath={"path": "/var/lib"}), "host's /var/lib"),
         *[
             (*mounted(path, emptyDir={}), "elsewhere")
             for path in ("/run//gemlet", "/run/./gemlet", "//run/gemlet/", "/etc/./ld.so.preload", "/var/run/gemlet")
         ],
         *[
             (*mounted("/d", hostPath={"path": path}), "host's ")
-            for path in ("/var/lib/./kubelet", "/run//gemlet", "//dev", "/x/../dev", "/var/run/docker.sock", "/./", "")
-        ],
-        *[
-            (*mounted("/d", hostPath={"path": path}), "host's ")
             for path in (
-                "/efi/loader",
-                "/run/k3s/containerd",
-                "/run/k0s",
-                "/run/cri-dockerd.sock",
-                "/run/systemd",
-                "/run/dbus",
-                "/run/nvidia",
-                "/run",
-                "/etc/cdi",
-                "/var/run/cdi",
-                "/etc/ld.so.preload",
-                "/etc",
-                "/var/snap/microk8s/common/run",
-                "/var/vcap/data/kubelet",  # BOSH, in whose clusters the kubelet is there
-                "/var/lib/rancher",
-                "/var",
-                "/usr/bin",
-                "/usr",
-                "/lib64",
-                "/opt",
-                "/opt/bin",  # Flatcar
-                "/home/kubernetes/bin",  # GKE
-                "/nix/store",
-                "/opt/rke2/bin",
-                "/sysroot/ostree/deploy/rhcos/var/lib/kubelet",  # CoreOS: the same once more
-                "/ostree",
-                "/var/roothome/.ssh",
-                "/var/usrlocal/bin",
-                "/var/opt/cni",
+                "/",
+                "",
+                "/dev/nvidia1",
+                "/var/run/docker.sock",
+                "/mnt/stateful_partition/var/lib/gemlet/shares",  # Container-Optimized OS, of which /var is a part
+                "/opt/aws/bin",
+                "/datasets",  # below a directory that may be mounted, and others like it
+                "/data/a",
+                "/data/.",
+                "/data/a/..",
+                "//data",
+                "data",
             )
         ],
     ],
@@ -338,47 +315,47 @@ def mounted(path, **volume):
 def test_what_would_escape_the_hook_is_refused(container, spec, text, way):
     seen = pod(SHARE, container, **spec) if way == "annotations" else pod({}, container | SLOT, **spec)
     with pytest.raises(BadRequest, match=text):
-        patch(seen, SLOTS)
+        patch(seen, dataclasses.replace(SLOTS, host_paths=("/data",)))
 
 
 SLOT = {"resources": {"limits": {"gemlet.dev/share": "1"}}}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/mnt/stateful_partition/var/lib/gemlet/shares",  # Container-Optimized OS, of which /var is a part
-        "/mnt",
-        "/local/var/lib/kubelet",  # Bottlerocket
-        "/system/run",  # Talos
-        "/.snapshots/1/snapshot/etc",  # openSUSE
-        "/writable/system-data/var",  # Ubuntu Core
-        "/usr/local/.state/var-lib-kubelet.bind",  # Kairos, Elemental
-        "/usr/local",
-        "/oem",  # the same, and Flatcar: what runs at the next boot
-    ],
-)
-def test_trees_that_a_system_has_under_a_second_path_are_refused_there_too(path):
-    """Also read-only: a socket in such a mount can be connected to."""
-    container, spec = mounted("/d", hostPath={"path": path})
-    container["volumeMounts"][0]["readOnly"] = True
-    with pytest.raises(BadRequest, match="host's "):
-        patch(pod(SHARE, container, **spec), SLOTS)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_no_path_of_a_node_is_mounted_but_those_that_an_administrator_names(read_only):
+    """Every distribution has places of its own for its state and what it runs as root, and some have /var twice. Below
+    a directory that pods write in, a path may be a link to anywhere."""
+    container, spec = mounted("/d", hostPath={"path": "/data"})
+    container["volumeMounts"][0] |= {"readOnly": read_only, "subPath": "a/b"}
+    claimed = pod({}, container | {"resources": {"claims": [{"name": "gpu"}]}}, **spec)
+    claimed["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "u1"}]
+    for paths in (("/data",), ("/models", "/data")):
+        for path in ("/data", "/data/"):
+            spec["volumes"][0]["hostPath"]["path"] = path
+            assert patch(pod(SHARE, container, **spec), dataclasses.replace(SLOTS, host_paths=paths))
+            check_pod(claimed, {"u1"}, paths)
+    for paths in ((), ("/models",), ("/data/a",), ("/",)):
+        with pytest.raises(BadRequest, match=r"host's /data.* hostPaths name \(.*\), with subPath"):
+            patch(pod(SHARE, container, **spec), dataclasses.replace(SLOTS, host_paths=paths))
+        with pytest.raises(BadRequest, match="host's /data"):
+            check_pod(claimed, {"u1"}, paths)
 
 
-def test_directories_of_gemlets_are_kept_wherever_they_are():
-    """Where the chart's values name others."""
-    for path in ("/srv/gemlet", "/srv//gemlet/shares", "/srv", "/mnt/a/b/c/d/e/f/g/h/i/kubelet/pods"):
-        container, spec = mounted("/d", hostPath={"path": path})
-        seen = pod({}, container | SLOT, **spec)
-        assert patch(seen, SLOTS) == []
-        kept = dataclasses.replace(SLOTS, kept=("/srv/gemlet", "/mnt/a/b/c/d/e/f/g/h/i/kubelet"))
-        with pytest.raises(BadRequest, match="host's "):
-            patch(seen, kept)
-        claimed_pod = pod({}, container | {"resources": {"claims": [{"name": "gpu"}]}}, **spec)
-        claimed_pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "u1"}]
-        with pytest.raises(BadRequest, match="host's "):
-            check_pod(claimed_pod, {"u1"}, kept.kept)
+def test_paths_of_nodes_that_may_be_mounted_hold_nothing_of_gemlets_and_none_of_each_other():
+    assert check_host_paths(["/data", "/mnt/a/", "/mnt/ab"], ["/var/lib/gemlet"]) == ("/data", "/mnt/a", "/mnt/ab")
+    for paths in (
+        ["/var"],
+        ["/var/lib/gemlet/shares"],
+        ["/var/run"],
+        ["/dev/shm"],
+        ["/a", "/a/b"],
+        ["/a/b", "/a"],
+    ):
+        with pytest.raises(GemletError, match="pods must not mount"):
+            check_host_paths(paths, ["/var/lib/gemlet"])
+    for path in ("", "/", "data", "/data/../dev", "/data//a", "/data/.", "//data"):
+        with pytest.raises(GemletError, match="cannot be one"):
+            check_host_paths([path])
 
 
 def test_among_the_processes_of_a_simulated_node_a_capability_is_more_than_elsewhere():
@@ -409,10 +386,6 @@ def test_ordinary_mounts_and_capabilities_are_welcome():
     for at in ("/dev/termination-log", "/tmp/..message", "/process"):
         container, spec = mounted(at, emptyDir={})
         patch(pod(SHARE, container | {"terminationMessagePath": at}, **spec), SLOTS)
-    for path in ("/srv/data", "/mnt/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
-        container, spec = mounted("/data", hostPath={"path": path})
-        container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
-        patch(pod(SHARE, container, **spec), SLOTS)
     for named, network in (
         (["IPC_LOCK", "NET_RAW", "SYS_PTRACE", "SYS_NICE"], True),
         (["MKNOD", "DAC_OVERRIDE", "NET_ADMIN"], False),
@@ -564,7 +537,7 @@ def test_a_number_of_gpus_of_thousands_of_digits_is_refused():
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
 def test_more_mounts_than_anybody_has_are_refused_before_one_is_looked_at(kind, where):
     """80,000 of paths of their own fit into a review, and kept others waiting for three seconds."""
-    mounts = [{"name": "v", "mountPath": "/m", "devicePath": "/m"}] * (MOST_MOUNTS // 2 + 1)
+    mounts = [{"name": "v", "mountPath": "/m", "devicePath": "/m"}] * (escape.MOST_MOUNTS // 2 + 1)
     seen = pod(SHARE, {kind: mounts})
     seen["spec"][where] = [*seen["spec"].get(where, []), {"name": "more", kind: mounts}]
     with pytest.raises(BadRequest, match=rf"{len(mounts) * 2} mounts are too many"):
@@ -573,13 +546,23 @@ def test_more_mounts_than_anybody_has_are_refused_before_one_is_looked_at(kind, 
     assert patch(seen | {"metadata": {"annotations": {}}}, DRA) == []
 
 
+def test_more_mounts_than_admission_takes_are_refused_by_the_node_too():
+    """The label that tells admission to look away is anybody's, and each change of such a pod took the agent a second,
+    in which no pod of others was looked at."""
+    uses = {"resources": {"claims": [{"name": "gpu"}]}, "volumeMounts": [{"name": "v", "mountPath": "/m"}] * 10_001}
+    seen = pod({}, uses, resourceClaims=[{"name": "gpu", "resourceClaimName": "u1"}])
+    check_pod(seen, {"other"})
+    with pytest.raises(BadRequest, match="10001 mounts are too many"):
+        check_pod(seen, {"u1"})
+
+
 def test_the_path_of_many_mounts_is_taken_apart_once(monkeypatch):
     """83,000 mounts of one volume fit into a review, and each path of 4 KB takes 100 us."""
     taken = []
     real = escape._parts
     monkeypatch.setattr(escape, "_parts", lambda path: taken.append(path) or real(path))
-    volumes = [{"name": "v", "hostPath": {"path": "/srv/" + "a/" * 1000}}]
-    mounts = [{"name": "v", "mountPath": "/m"}] * 1000
+    volumes = [{"name": "v", "emptyDir": {}}]
+    mounts = [{"name": "v", "mountPath": "/m" * 1000}] * 1000
     patch(pod(SHARE, {"volumeMounts": mounts}, volumes=volumes), DRA)
     assert len(taken) < 10
     for mount, path in (("/m", "/" + "../" * 2000 + "srv"), ("/m" * 3000, "/srv")):
@@ -598,7 +581,7 @@ def test_annotations_are_read_once_for_all_containers(monkeypatch):
     monkeypatch.setattr(ask.Annotations, "__init__", lambda self, given: read.append(len(given)) or real(self, given))
     checked, check = [], admission.check_escape
     monkeypatch.setattr(
-        admission, "check_escape", lambda seen, held, kept, host_pid: checked.append(len(held)) or check(seen, held)
+        admission, "check_escape", lambda seen, held, paths, host_pid: checked.append(len(held)) or check(seen, held)
     )
     units = {"gemlet.dev/compute-units": "1", "gemlet.dev/memory-units": "1"}
     containers = [{"name": f"c{number}", "resources": {"limits": units}} for number in range(1000)]

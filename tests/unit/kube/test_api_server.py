@@ -135,6 +135,21 @@ def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read():
     with_server(scenario)
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (rb'{"priority": "\ud800 \ud83d\ude00", "\uDFFF": 1}', {"priority": "\ufffd \U0001f600", "\ufffd": 1}),
+        (rb'["\\ud800", "\\\udc00\ud800x\ud800\ud83d\ude00\n"]', [r"\ud800", "\\\ufffd\ufffdx\ufffd\U0001f600\n"]),
+        (b'["' + rb"\ud800" + b'", ' + b"[" * 990 + b"]" * 990 + b"]", None),
+    ],
+)
+def test_what_python_cannot_send_on_is_something_else(text, read):
+    """Half a character in a claim's parameters was an error that ended the agent."""
+    found = decoded(text)
+    assert read in (None, found)
+    json.dumps(found, ensure_ascii=False).encode()
+
+
 @pytest.mark.parametrize("text", ['"[{\\"[{\\\\"', '{"[": [{"]": "}"}, "\\\\"], "}": "{\\""}'])
 def test_brackets_in_texts_are_no_depth(text):
     """Of what is beside something that is too deep."""

@@ -61,6 +61,7 @@ def test_a_share_is_counted_as_its_claim_is_allocated_now():
         claim(result("gpu-1", request="gpu/big")),
         claim(result(pool="n2", request="gpu/big")),
         claim(result(request="gpu/big"), result("gpu-1", request="gpu/big")),
+        claim(result(request="gpu/big"), configs=[config(priority="\ud800")]),
         claim(),
     ):
         nothing = counted(share, elsewhere, "n1")

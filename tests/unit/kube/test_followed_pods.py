@@ -28,6 +28,7 @@ async def applied(follower, seen):
     """What is done with a pod that has come or changed."""
     await follower._check(seen)
     await follower._apply(seen)
+    await follower.make_events()
 
 
 class TestFollower:
@@ -139,6 +140,7 @@ class TestFollower:
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
         run(follower.look_again("default"))
         assert cdi.share_ids(node.cdi) == set()
+        run(follower.make_events())
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
         assert len(follower._suspects) == 1, "what has become a share is followed, what is none may become one"
@@ -238,6 +240,35 @@ class TestFollower:
             assert cdi.share_ids(node.cdi) == set()
             run(applied(follower, claiming_pod(f"p{number}", "u1")))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+    def test_an_event_that_takes_its_time_does_not_hold_up_the_look_at_others(self, node, run):
+        """It waited behind all that the kubelet had asked for about its namespace: with pods of megabytes each event
+        took half a minute, and meanwhile a container started in a share that should have been withheld."""
+
+        class Waiting(fakes.FollowedApi):
+            async def create(self, path, body):
+                await asyncio.Event().wait()
+
+            async def watch(self, path, **query):
+                for uid in ("u1", "u2"):
+                    yield "ADDED", claiming_pod(f"hostile-{uid}", uid, securityContext={"privileged": True})
+                    yield "MODIFIED", fakes.seen_pod(compute_limit=uid)
+                yield "MODIFIED", fakes.seen_pod(compute_limit="90")
+                await asyncio.Event().wait()
+
+        async def scenario():
+            api = Waiting()
+            api.objects["/api/v1/pods"] = {"items": []}
+            await node.book.open(fakes.slot_share())
+            for uid in ("u1", "u2"):
+                await node.book.open(fakes.claim_share(uid))
+            task = asyncio.create_task(PodFollower(api, node.book, "n1").run())
+            while cdi.share_ids(node.cdi) or node.book.shares["claim-s0"].amounts.limit != 90:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        run(scenario())
 
     def test_what_is_withheld_stays_so_when_the_agent_restarts(self, node, run):
         """The next agent wrote the file before it had seen the pods, and a container that waited for it started."""

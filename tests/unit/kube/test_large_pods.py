@@ -255,14 +255,20 @@ def test_who_asks_of_one_namespace_keeps_no_other_waiting():
     async def scenario(api):
         nonlocal held
         held = asyncio.Event()
-        many = [asyncio.create_task(api.get("/namespaces/many/pods")) for _ in range(100)]
+        many = [asyncio.create_task(api.get("/namespaces/many/pods", in_line=True)) for _ in range(100)]
         while come < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for path in ("/namespaces/few/pods", "/plain"):
-            assert await api.get(path) == {}
+            assert await api.get(path, in_line=True) == {}
+        assert await api.get("/namespaces/many/claims") == {}, "asked by the agent itself"
         held.set()
         await asyncio.gather(*many)
         assert most == 2
         assert not api._queues, "nothing is kept of a namespace"
 
-    with_server(scenario, plain=quick, **{"namespaces/many/pods": held_up, "namespaces/few/pods": quick})
+    with_server(
+        scenario,
+        plain=quick,
+        **{f"namespaces/{name}": quick for name in ("few/pods", "many/claims")},
+        **{"namespaces/many/pods": held_up},
+    )

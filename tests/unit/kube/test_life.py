@@ -139,6 +139,17 @@ class TestReaper:
         assert node.daemon.opened["default/u1"][0].memory == 0
         assert node.restart().shares["claim-u1"].granted.compute == 0
 
+    def test_a_claim_that_nobody_foresaw_costs_no_other_share_a_look(self, node, run, caplog):
+        """The agent ended, and again after each start."""
+        api = fakes.FakeApi()
+        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        run(node.book.open(fakes.claim_share("u1")))
+        run(node.book.open(fakes.claim_share("u2")))
+        api.objects[claim_path("default", "u1")] = {"metadata": {}}
+        run(looker.look())
+        assert run(looker.look()) == ["claim-u2"]
+        assert "share=claim-u1" in caplog.text
+
     def test_an_apiserver_that_does_not_answer_costs_nobody_a_share(self, node, run):
         class Down:
             async def get(self, path, **query):

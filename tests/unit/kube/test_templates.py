@@ -26,6 +26,32 @@ def admitted_pod(memory="16Gi", namespace="default"):
     return pod
 
 
+class Ending(fakes.FollowedApi):
+    """With ``pods``, and then the end of those who follow them. ``asked``: lists that were asked for."""
+
+    def __init__(self, *pods):
+        super().__init__()
+        self.asked = []
+        self.objects["/api/v1/pods"] = {"items": list(pods)}
+        for pod in pods:
+            self.objects.setdefault(templates.pods_path(pod["metadata"]["namespace"]), {"items": []})["items"] += [pod]
+
+    def listed(self, path, **query):
+        self.asked.append(path)
+        return super().listed(path, **query)
+
+    async def watch(self, path, **query):
+        raise asyncio.CancelledError
+        yield
+
+
+async def followed(maker):
+    with pytest.raises(asyncio.CancelledError):
+        await maker._follow()
+    while await maker.make_some():
+        pass
+
+
 class TestTemplates:
     def test_the_template_a_pod_names_is_made_once(self, run):
         api = fakes.FollowedApi()
@@ -80,37 +106,64 @@ class TestTemplates:
         assert len(api.created) == 2
 
     def test_a_namespace_that_refuses_templates_does_not_hold_up_the_others(self, run):
-        class Refusing(fakes.FollowedApi):
+        class Refusing(Ending):
             async def create(self, path, body):
                 if "/namespaces/ending/" in path:
                     raise ApiError("namespace ending is being terminated", status=403)
                 return await super().create(path, body)
 
-            async def watch(self, path, **query):
-                raise asyncio.CancelledError
-                yield
-
-        api = Refusing()
-        pods = [admitted_pod(namespace="ending"), admitted_pod()]
-        api.objects["/api/v1/pods"] = {"items": pods, "metadata": {"resourceVersion": "1"}}
-        with pytest.raises(asyncio.CancelledError):
-            run(templates.TemplateMaker(api)._follow())
+        api = Refusing(admitted_pod(namespace="ending"), admitted_pod())
+        run(followed(templates.TemplateMaker(api)))
         assert [path for path, _ in api.created] == [templates.templates_path("default")]
 
-    def test_a_pod_of_nonsense_does_not_end_the_webhook(self, run):
-        class Ending(fakes.FollowedApi):
-            async def watch(self, path, **query):
-                raise asyncio.CancelledError
-                yield
+    def test_a_namespace_whose_pods_ask_for_thousands_does_not_hold_up_the_others(self, run):
+        """Those of one pod of 180 KB took eleven seconds, and pods of others waited for those of all such pods."""
+        greedy = [admitted_pod(namespace="greedy") for _ in range(3)]
+        for number, pod in enumerate(greedy):
+            pod["metadata"] |= {"name": f"p{number}", "uid": f"u{number}"}
+            pod["spec"]["containers"] = [{"name": f"c{n}"} for n in range(200)]
+            pod["metadata"]["annotations"] = {
+                f"c{n}.gemlet.dev/{key}": value
+                for n in range(200)
+                for key, value in (("memory", str(2**30 + 1000 * number + n)), ("compute", "1"))
+            }
+            pod["spec"]["resourceClaims"] = [
+                {"name": f"gemlet-c{n}", "resourceClaimTemplateName": template_name(ask)}
+                for n, ask in asks(pod).items()
+            ]
+        api = Ending(*greedy, admitted_pod())
+        run(followed(templates.TemplateMaker(api)))
+        of_default = [path for path, _ in api.created].index(templates.templates_path("default"))
+        assert of_default <= templates.AT_ONCE
+        assert len(api.created) == 3 * 200 + 1, "in the end there are all"
 
-        api = Ending()
+    def test_pods_of_one_template_are_read_once(self, run):
+        pods = [admitted_pod() for _ in range(50)]
+        for number, pod in enumerate(pods):
+            pod["metadata"] |= {"name": f"p{number}", "uid": f"u{number}"}
+        api = Ending(*pods)
+        run(followed(templates.TemplateMaker(api)))
+        assert (len(api.created), len(api.asked)) == (1, 2)
+
+    def test_an_apiserver_that_does_not_answer_is_asked_again(self, run, monkeypatch):
+        class Down(Ending):
+            async def create(self, path, body):
+                if len(self.asked) < 5:
+                    raise ApiError("no answer")
+                await super().create(path, body)
+
+        monkeypatch.setattr(templates, "RETRY_SECONDS", 0)
+        api = Down(admitted_pod())
+        run(followed(templates.TemplateMaker(api)))
+        assert len(api.created) == 1
+
+    def test_a_pod_of_nonsense_does_not_end_the_webhook(self, run):
         digits, other = admitted_pod(namespace="digits"), admitted_pod(namespace="other")
         digits["metadata"]["annotations"]["gemlet.dev/gpus"] = "1" * 5000
-        api.objects[f"{templates.templates_path('digits')}/{templates.named_templates(digits)[0]}"] = {}
         other["spec"]["containers"] = [{"name": None}]
-        api.objects["/api/v1/pods"] = {"items": [digits, other, admitted_pod()], "metadata": {"resourceVersion": "1"}}
-        with pytest.raises(asyncio.CancelledError):
-            run(templates.TemplateMaker(api)._follow())
+        api = Ending(digits, other, admitted_pod())
+        api.objects[f"{templates.templates_path('digits')}/{templates.named_templates(digits)[0]}"] = {}
+        run(followed(templates.TemplateMaker(api)))
         assert [path for path, _ in api.created] == [templates.templates_path("default")]
 
     def test_a_template_that_is_there_is_made(self, run):

@@ -6,12 +6,13 @@ answers.py       the one answer of each request
 waiting_bytes.py how many bytes of inputs a model may have waiting
 nested.py        requests that a model sends to others
 waits.py         which batches wait for such requests, and would for ever;  relief.py: what is run then
+faults.py        whose requests made a model raise, and share no batch with others
 served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them
 dispatcher.py    batching, early drop and routing in explicit time;  queue.py: one of its queues
 expectation.py   how long a batch will take, learned from those that ran
 statistics.py    counters by model;  request_log.py: a line for each request
 
-batch_tensors.py, dispatcher.py, queue.py, quarantine.py, expectation.py, waits.py and relief.py are pure; the simulator
-runs the queues.
+batch_tensors.py, dispatcher.py, queue.py, faults.py, quarantine.py, expectation.py, waits.py and relief.py are pure;
+the simulator runs the queues.
 """

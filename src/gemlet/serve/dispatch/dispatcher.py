@@ -14,6 +14,10 @@ which is in time more surely.
 
 In a queue the lower priority number goes first, and of equal ones the earlier deadline.
 
+Requests that may fail a batch (faults.py) stand in a line of their own, and share no batch with others. While others
+wait for a gpu-let, it runs such a batch every second time at most: whatever these requests cost, the others wait for
+one run of theirs. A batch that failed is divided in that line, until the requests at fault are alone.
+
 The same code runs live and in the simulator; its caller advances the time and does the work.
 """
 
@@ -22,8 +26,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from gemlet.serve.dispatch.faults import Faults
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.queue import Queue, Request
+from gemlet.serve.dispatch.queue import Line, Queue, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +78,8 @@ class Assignment:
 class GpuLetState:
     """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now.
 
-    beside: batches that it executes although that one has not ended, which waits for what they belong to.
+    beside: batches that it executes although that one has not ended, which waits for what they belong to. doubted: its
+    last batch was of requests that may fail it.
     """
 
     gpu: int
@@ -83,6 +89,7 @@ class GpuLetState:
     running: Batch | None = None
     retired: bool = False
     suspended: bool = False
+    doubted: bool = False
     beside: list[Batch] = field(default_factory=list)
 
     @property
@@ -132,7 +139,8 @@ class Dispatcher:
     """The queues of one plan. Every request comes out exactly once: in a batch, or as a drop.
 
     expect: predicts how long a batch will take, and is told how long it took. max_batch: the largest a model may have,
-    planned or not; drop: False serves late rather than never. suspects: models whose requests run one by one.
+    planned or not; drop: False serves late rather than never. suspects: models whose requests run one by one. faults:
+    whose requests may fail a batch.
     """
 
     def __init__(
@@ -143,12 +151,14 @@ class Dispatcher:
         *,
         drop: bool = True,
         suspects: Quarantine | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self._expect = expect
         self._max_batch = max_batch
         self._drop = drop
         self._suspects = suspects or Quarantine()
         self._alone = self._suspects.alone
+        self._faults = faults if faults is not None else Faults()
         self.queues: dict[str, Queue] = {}
         self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
@@ -179,7 +189,9 @@ class Dispatcher:
     def submit(self, request: Request) -> None:
         """Puts a request in its queue; one that no gpu-let serves is dropped."""
         if request.model in self._places:
-            self.queues[request.model].add(request)
+            queue, faults = self.queues[request.model], self._faults
+            doubted = request.together or (faults and faults.doubted(request.model, request.client, request.arrived))
+            (queue.doubted if doubted else queue.trusted).add(request)
         else:
             self._drops.append(Drop(request, f"no gpu-let serves {request.model}"))
 
@@ -202,13 +214,14 @@ class Dispatcher:
         if not self._drop:
             return
         self._budget = min(EXPIRE_BUDGET, self._budget + EXPIRE_BUDGET)
-        for queue in sorted(self.queues.values(), key=lambda queue: queue.looked):  # those first that wait for theirs
-            cost = queue.to_look_at(now)
+        lines = [line for queue in self.queues.values() for line in queue.lines if line]
+        for line in sorted(lines, key=lambda line: line.looked):  # those first that wait for theirs
+            cost = line.to_look_at(now)
             if cost and self._budget <= 0:
                 continue
             self._budget -= cost
             self._drops += [
-                Drop(request, "its deadline passed while it waited", late=True) for request in queue.late(now)
+                Drop(request, "its deadline passed while it waited", late=True) for request in line.late(now)
             ]
 
     def start(self, now: float, model: str | None = None) -> Iterator[Batch]:
@@ -295,8 +308,9 @@ class Dispatcher:
         return self.drops()
 
     def _give_up(self, queue: Queue, reason: str) -> None:
-        while queue:
-            self._drops.append(Drop(queue.pop(), reason))
+        for line in queue.lines:
+            while line:
+                self._drops.append(Drop(line.pop(), reason))
 
     def _free(self, model: str) -> list[Assignment]:
         free = [place for place in self._places[model] if place.gpu_let.running is None and not place.gpu_let.suspended]
@@ -304,21 +318,26 @@ class Dispatcher:
 
     def _next(self, gpu_let: GpuLetState, now: float) -> Batch | None:
         while True:
-            place = self._most_urgent(gpu_let)
-            if place is None:
+            found = self._most_urgent(gpu_let)
+            if found is None:
                 return None
-            batch = self._form(place, now)
+            batch = self._form(*found, now)
             if batch is not None:
                 gpu_let.running = batch
                 return batch
 
-    def _most_urgent(self, gpu_let: GpuLetState) -> Assignment | None:
-        waiting = [place for place in gpu_let.places.values() if self.queues[place.model]]
-        if self._alone:
-            waiting = [place for place in waiting if self._may_start(place)]
+    def _most_urgent(self, gpu_let: GpuLetState) -> tuple[Assignment, Line] | None:
+        waiting = [
+            (place, line)
+            for place in gpu_let.places.values()
+            for line in self.queues[place.model].lines
+            if line and (not self._alone or self._may_start(place))
+        ]
+        if gpu_let.doubted:
+            waiting = [(place, line) for place, line in waiting if not line.doubted] or waiting
         if len(waiting) < 2:
             return waiting[0] if waiting else None
-        return min(waiting, key=self._urgency)
+        return min(waiting, key=lambda found: self._urgency(*found))
 
     def _may_start(self, place: Assignment) -> bool:
         """Whether it does not meet a suspect there that it must not meet."""
@@ -333,10 +352,9 @@ class Dispatcher:
             return False
         return place.model not in self._alone or not running & self._alone
 
-    def _urgency(self, place: Assignment) -> tuple[int, float]:
+    def _urgency(self, place: Assignment, line: Line) -> tuple[int, float]:
         """By priority, then by when the head must start at the latest."""
-        queue = self.queues[place.model]
-        return queue.head.priority, queue.head.deadline - self._expect(place, queue.fitting(self._planned(place)))
+        return line.head.priority, line.head.deadline - self._expect(place, line.fitting(self._planned(place)))
 
     def _planned(self, place: Assignment) -> int:
         """Rows of a planned batch; a plan that came from elsewhere may have more than the model takes."""
@@ -344,42 +362,56 @@ class Dispatcher:
             return 1
         return min(place.batch, self._max_batch(place.model))
 
-    def _form(self, place: Assignment, now: float) -> Batch | None:
-        """The next batch of this model here, or None if all waiting requests are too late."""
-        queue = self.queues[place.model]
-        rows = queue.fitting(self._planned(place))
-        while self._drop and queue and not queue.head.may_be_late:
+    def _form(self, place: Assignment, line: Line, now: float) -> Batch | None:
+        """The next batch of this line here, or None if all that waits in it is too late, or belongs to the other."""
+        rows = line.fitting(self._planned(place))
+        while self._drop and line and not line.head.may_be_late:
             expected = self._expect(place, rows)
-            if queue.rows > rows:  # what is dropped makes room for another
-                expected += self._margin(place, queue.head)
-            if queue.head.deadline + SLACK_MS >= now + expected:
+            if line.rows > rows:  # what is dropped makes room for another
+                expected += self._margin(place, line.head)
+            if line.head.deadline + SLACK_MS >= now + expected:
                 break
-            self._drops.append(Drop(queue.pop(), "its deadline could not be met", late=True, expected=expected))
-            rows = queue.fitting(self._planned(place))
-            if not queue:
+            self._drops.append(Drop(line.pop(), "its deadline could not be met", late=True, expected=expected))
+            rows = line.fitting(self._planned(place))
+            if not line:
                 self._expect.relax(place)
-        if not queue:
+        if not line:
             return None
-        if len(place.gpu_let.places) == 1 and queue.rows > rows and place.model not in self._alone:
-            rows = self._stretch(place, rows, now)
-        requests = queue.take(rows)
+        if len(place.gpu_let.places) == 1 and line.rows > rows and place.model not in self._alone:
+            rows = self._stretch(place, line, rows, now)
+        requests = line.take(rows)
+        if self._faults and not line.doubted:
+            requests = self._trusted(requests, now)
+            if not requests:
+                return None
+            rows = sum([request.rows for request in requests])
+        place.gpu_let.doubted = line.doubted
         place.credit += rows / place.rate if place.rate > 0 else 0.0
         return Batch(place, requests, now)
 
-    def _stretch(self, place: Assignment, rows: int, now: float) -> int:
+    def _trusted(self, requests: list[Request], now: float) -> list[Request]:
+        """Of these; the others, whose clients had one at fault since they came, go to their line."""
+        trusted = []
+        for request in requests:
+            if self._faults.doubted(request.model, request.client, now):
+                self.queues[request.model].doubted.add(request)
+            else:
+                trusted.append(request)
+        return trusted
+
+    def _stretch(self, place: Assignment, line: Line, rows: int, now: float) -> int:
         """A larger batch than planned, as far as the head still comes in time: how a burst is caught up with."""
-        queue = self.queues[place.model]
-        low, high = rows, max(rows, min(queue.rows, self._max_batch(place.model)))
-        if queue.head.may_be_late:
-            return queue.fitting(high)
-        latest = queue.head.deadline - self._margin(place, queue.head)
+        low, high = rows, max(rows, min(line.rows, self._max_batch(place.model)))
+        if line.head.may_be_late:
+            return line.fitting(high)
+        latest = line.head.deadline - self._margin(place, line.head)
         while low < high:
             middle = (low + high + 1) // 2
             if now + self._expect(place, middle) <= latest:
                 low = middle
             else:
                 high = middle - 1
-        return queue.fitting(low)
+        return line.fitting(low)
 
     def _margin(self, place: Assignment, head: Request) -> float:
         return min(self._expect.margin(place), MARGIN_PART * (head.deadline - head.arrived))

@@ -21,6 +21,7 @@ from gemlet.serve.dispatch.answers import Answers
 from gemlet.serve.dispatch.call import Refusal, check
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
+from gemlet.serve.dispatch.faults import Faults
 from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.dispatch.served import Models
@@ -70,7 +71,7 @@ class Route:
 
 @dataclass(slots=True)
 class _Work:
-    """A batch at an executor; it may be there in several parts: where its requests differ in shape, or one failed.
+    """A batch at an executor; it may be there in several parts: where its requests differ in shape.
 
     later: parts that wait for those before them, since all are too large to be copied at once.
     """
@@ -95,7 +96,10 @@ class Engine:
         self._clock = clock
         self._quarantine = Quarantine()
         self._answers = Answers(self.models, self._quarantine, clock, self._name_of)
-        self._dispatcher = Dispatcher(EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine)
+        self._faults = Faults()
+        self._dispatcher = Dispatcher(
+            EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine, faults=self._faults
+        )
         self._routes: dict[GpuLetState, Route] = {}
         self._arrived: dict[str, int] = {}
         self._ended = asyncio.Event()  # a batch of an earlier plan
@@ -149,7 +153,8 @@ class Engine:
             slo = call.timeout_ms
         self.waiting_bytes.add(label, call.nbytes)
         self._answers.in_flight += 1
-        self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
+        due = call.arrived + slo
+        self._enqueue(Request(label, call.arrived, due, call, rows, priority, may_be_late, call.client))
 
     def heard(self, call: Call) -> None:
         """What a model asked is answered, or not waited for any more."""
@@ -204,8 +209,10 @@ class Engine:
         """
         moved: list[Request] = []
         if specs is not None:
-            for label in self.models.replace(specs):
+            replaced = set(self.models.replace(specs))
+            for label in replaced:
                 self._quarantine.forget(label)
+            self._faults.forget(replaced)
             moved = self._dispatcher.take_out(self._elsewhere)
         running = {gpu_let: route for gpu_let, route in self._routes.items() if gpu_let.running is not None}
         self._dispatcher.adopt(plan)
@@ -456,10 +463,10 @@ class Engine:
             work.served.statistics.ran(rows, future.result().ms)
             self._answers.answer_all(work.served, spec, work.batch, requests, future.result())
         elif isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
-            half = len(requests) // 2  # one of them is bad, perhaps: it fails by itself, and the others do not
-            for part in (requests[:half], requests[half:]):
-                work.parts += 1
-                self._run(work, spec, part)
+            for request in requests:  # one of them is bad, perhaps: it fails by itself, and the others do not
+                request.together = (len(requests) + 1) // 2
+                request.may_be_late = True  # late because of others
+                self._resubmit(request)
         else:
             if isinstance(error, ExecutorDied):
                 self._guilty_of(work.executor)
@@ -493,6 +500,8 @@ class Engine:
                 else:
                     self._died_under(request, *self._guilty_of(work.executor))
             elif isinstance(error, ModelError):
+                if work.served.spec.max_batch > 1 and len(requests) == 1:  # else nothing shares batches with it
+                    self._faults.failed(request.model, request.client, self._clock())
                 self._answers.refuse(request, Refusal("failed", error.message))
             else:
                 logger.error("a batch of %s failed: %s", work.served.spec.name, error, exc_info=error)

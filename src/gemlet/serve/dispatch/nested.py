@@ -38,7 +38,7 @@ class Nested:
         timeout_ms = message.timeout_us / 1000
         asked[message.number] = call = Call(
             message.model, inputs, answer, now_ms(), message.version, timeout_ms,
-            chain=message.chain, parent=message.batch,
+            chain=message.chain, parent=message.batch, client=f"model {message.chain[-1]}",
         )  # fmt: skip
         self._engine.infer(call)
 

@@ -1,10 +1,15 @@
-"""The waiting requests of one model, in the order of service: by priority, then by deadline, then by arrival."""
+"""The waiting requests of one model, in two lines: those that are trusted, and those that may fail a batch.
+
+In a line the order of service is by priority, then by deadline, then by arrival; first those of a batch that has
+failed. No batch is of both lines.
+"""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +21,8 @@ if TYPE_CHECKING:
 class Request:
     """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own.
 
-    may_be_late: it is served late rather than dropped.
+    may_be_late: it is served late rather than dropped. client: whose it is, "" if nobody knows. together: requests that
+    its batch may have at most, since a batch with it failed; 0: none did.
     """
 
     model: str
@@ -26,15 +32,18 @@ class Request:
     rows: int = 1
     priority: int = 0
     may_be_late: bool = False
+    client: str = ""
+    together: int = 0
 
 
-def _urgency(request: Request) -> tuple[int, float]:
-    return request.priority, request.deadline
+def _urgency(request: Request) -> tuple[bool, int, float]:
+    return not request.together, request.priority, request.deadline
 
 
-class Queue:
-    """``rows`` of all waiting requests. A new request nearly always goes to the end, so adding one takes no
-    search."""
+class Line:
+    """``rows`` of all its requests. A new request nearly always goes to the end, so adding one takes no search."""
+
+    doubted = False
 
     def __init__(self) -> None:
         self._requests: deque[Request] = deque()
@@ -115,3 +124,37 @@ class Queue:
         while self._requests and self.head.deadline < now and not self.head.may_be_late:
             out.append(self.pop())
         return out
+
+
+class DoubtedLine(Line):
+    """Of requests that may fail a batch."""
+
+    doubted = True
+
+    def fitting(self, limit: int) -> int:
+        rows, together = 0, limit
+        for number, request in enumerate(self._requests):
+            together = min(together, request.together or limit)
+            if number and (number >= together or rows + request.rows > limit):
+                break
+            rows += request.rows
+        return rows
+
+
+class Queue:
+    """Both lines of a model."""
+
+    def __init__(self) -> None:
+        self.trusted = Line()
+        self.doubted = DoubtedLine()
+        self.lines: tuple[Line, Line] = self.trusted, self.doubted
+
+    def __len__(self) -> int:
+        return len(self.trusted) + len(self.doubted)
+
+    def __iter__(self) -> Iterator[Request]:
+        return chain(self.trusted, self.doubted)
+
+    def remove(self, unwanted: Callable[[Request], bool]) -> Iterable[Request]:
+        """Takes out the unwanted requests, wherever they stand."""
+        return [request for line in self.lines if line for request in line.remove(unwanted)]

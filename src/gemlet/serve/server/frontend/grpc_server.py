@@ -217,7 +217,8 @@ class Asking:
         check = self._server.holdings.check
         peer, later, holds = self._grpc.connection.peer, self._grpc.later, self._grpc.holds
         reply = intake.Reply(service, regions, peer, form, False, write, refuse, later, holds, check)
-        call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=self._grpc.trace)
+        trace = self._grpc.trace
+        call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=trace, client=peer)
         call.request_bytes = request_bytes
         rest = intake.check(service, regions, form, parameters, call, peer=peer)
         remaining_ms = self._grpc.remaining_ms

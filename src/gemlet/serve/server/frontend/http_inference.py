@@ -94,7 +94,7 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
     check = connection.server.holdings.check
     peer, holds = connection.peer, connection.waits_elsewhere
     reply = intake.Reply(service, known, peer, form, True, write, refuse, connection.later, holds, check)
-    call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
+    call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace, client=peer)
     call.request_bytes = request_bytes
     connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
     rest = intake.check(service, known, form, parameters, call, peer=peer)
