@@ -11,7 +11,7 @@ from gemlet.serve.server.garbage import Garbage
 
 
 @pytest.fixture
-def looks():
+def collected():
     """Of the oldest generation."""
     found, before = [], gc.get_threshold()
 
@@ -26,21 +26,21 @@ def looks():
     gc.unfreeze()
 
 
-def test_however_many_objects_there_are_nobody_looks_at_all_of_them(looks):
+def test_however_many_objects_there_are_nobody_looks_at_all_of_them(collected):
     Garbage()
-    looks.clear()
+    collected.clear()
     kept = [[number] for number in range(1_000_000)]
-    assert not looks
+    assert not collected
     assert len(kept) == 1_000_000
 
 
-def test_looks_take_a_small_part_of_the_time(looks):
+def test_collections_take_a_small_part_of_the_time(collected):
     cleaner, times = Garbage(), iter([100.0, 100.5, 100.5 + 0.4 / garbage.PART, 101 + 0.5 / garbage.PART, 9e9])
     cleaner.clock = lambda: next(times)
-    looks.clear()
+    collected.clear()
     cleaner.look()
-    assert len(looks) == 1
+    assert len(collected) == 1
     cleaner.look()  # the one before took half a second
-    assert len(looks) == 1
+    assert len(collected) == 1
     cleaner.look()
-    assert len(looks) == 2
+    assert len(collected) == 2

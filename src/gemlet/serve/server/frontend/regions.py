@@ -8,7 +8,7 @@ It is read as a file, and written by the kernel (region_write.py): its owner may
 touching a mapped page that is gone ends the process. A copy also keeps what was checked from changing before its batch
 runs.
 
-A client may keep whoever uses its file waiting, in the kernel and for seconds: where it frees the file's memory, or is
+A client may hold up a thread that uses its file, in the kernel and for seconds: where it frees the file's memory, or is
 slow at a page that it has locked; and who closes a file last frees all of it. So nothing is done with such a file in
 the event loop, nor in a thread for which others wait: each user has threads, one for a large request and one for what
 is small, and a process that writes. For a user who could end the server as well, what is small is read and written in
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
 MAX_REGIONS = 1024  # of a user
-MAX_NAME_BYTES = 255  # of a region: whoever asks for all of them gets all their names
+MAX_NAME_BYTES = 255  # of a region: a status of all has all their names
 MAX_READ_BYTES = 64 * 1024**2  # by one request: as much as a body may have
 
 
