@@ -242,11 +242,13 @@ class PodFollower:
             asked = for_container(meta.get("annotations") or {}, share.pod.container)
             amounts = in_force(share.granted, asked)
             if amounts != share.amounts:
-                await self._book.change(msgspec.structs.replace(share, amounts=amounts))
+                await self._book.change(msgspec.structs.replace(share, amounts=amounts), before=share)
                 logger.info("share=%s changed to %s", share.id, amounts)
             self._complained.pop(share.id, None)
-        except KeyError:
-            pass  # closed in the meantime
+        except KeyError:  # closed in the meantime, or held to less
+            now = self._book.shares.get(share.id)
+            if now not in (None, share) and now.pod.is_of(meta):
+                await self._change(now, meta)
         except (GemletError, OSError) as error:
             self._complain(share, meta, error_message(error))
 
