@@ -51,10 +51,13 @@ def pods_path(namespace: str) -> str:
 
 
 def named_templates(pod: dict[str, Any]) -> list[str]:
-    """The templates of ours that a pod names."""
-    claims = pod["spec"].get("resourceClaims") or []
-    named = (claim.get("resourceClaimTemplateName") for claim in claims if admission.is_claim_name(claim["name"]))
-    return [name for name in named if name is not None]
+    """The templates of ours that a pod names; none where they cannot be read, for one pod must not end the webhook."""
+    try:
+        claims = pod["spec"].get("resourceClaims") or []
+        named = [claim.get("resourceClaimTemplateName") for claim in claims if admission.is_claim_name(claim["name"])]
+    except (LookupError, TypeError, AttributeError):
+        return []
+    return [name for name in named if isinstance(name, str)]
 
 
 class TemplateMaker:

@@ -101,6 +101,10 @@ class TestFollower:
         assert "cannot be checked" in api.created[0][1]["message"]
         follower._forget("odd")
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        odd = claiming_pod("odd", "u1", privileged=True)
+        odd["spec"]["initContainers"] = [{"name": "i", "resources": {"claims": [{}]}}]
+        run(applied(follower, odd))
+        assert cdi.share_ids(node.cdi) == set(), "what it uses cannot even be read"
 
     def test_no_container_starts_in_a_share_that_a_later_pod_would_leave(self, node, run):
         """The kubelet has a claim prepared once, and says nothing of the pods that come to use it."""

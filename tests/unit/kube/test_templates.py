@@ -163,7 +163,10 @@ class TestTemplates:
         digits, other = admitted_pod(namespace="digits"), admitted_pod(namespace="other")
         digits["metadata"]["annotations"]["gemlet.dev/gpus"] = "1" * 5000
         other["spec"]["containers"] = [{"name": None}]
-        api = Ending(digits, other, admitted_pod())
+        odd = [admitted_pod(namespace="odd") for _ in range(3)]
+        for pod, claims in zip(odd, ([None], [{}], [{"name": "gemlet", "resourceClaimTemplateName": []}]), strict=True):
+            pod["spec"]["resourceClaims"] = claims
+        api = Ending(*odd, digits, other, admitted_pod())
         api.objects[f"{templates.templates_path('digits')}/{templates.named_templates(digits)[0]}"] = {}
         run(followed(templates.TemplateMaker(api)))
         assert [path for path, _ in api.created] == [templates.templates_path("default")]
