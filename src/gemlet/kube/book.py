@@ -135,13 +135,14 @@ class ShareBook:
                 raise
             return share
 
-    async def change(self, share: Share) -> None:
+    async def change(self, share: Share, *, before: Share | None = None) -> None:
         """Puts ``share`` in the place of the one with its id: other amounts, another group, a pod.
 
-        Raises as `open`, and KeyError if that one is there no more."""
+        ``before``: of which it was made, if it must be that one still. Raises as `open`, and KeyError if that one is
+        there no more."""
         async with self._queues.of(share.id):
             known = self.shares[share.id]
-            if known.opened != share.opened:
+            if known.opened != share.opened or before not in (None, known):
                 raise KeyError(share.id)  # closed, and opened again with what its claim has now
             if known == share and share.id not in self.not_restored():
                 await self.catch_up()

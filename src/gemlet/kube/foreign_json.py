@@ -12,7 +12,12 @@ from typing import Any
 
 MOST_DEPTH = 100  # of a pod in a list that is looked at there are 10
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a character: one without the other is no text that can be sent on
-_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+# By runs of backslashes, of which the last is one of an escape where their number is odd: a pod may have megabytes of
+# other escapes, and Python would take seconds to be asked about each.
+_ESCAPE = re.compile(
+    r"(\\(?<!\\\\)(?:\\\\)*+)u[dD](?:[89abAB]..(\\u[dD][c-fC-F]..)|[89a-fA-F]..)",
+    re.DOTALL,
+)
 _PART = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -20,7 +25,7 @@ def decoded(text: bytes) -> Any:
     """The value; where it is too deep for Python, with null for what is deeper than `MOST_DEPTH`. Raises ValueError."""
     whole = text.decode(errors="replace")
     if _HALF.search(whole) is not None:
-        whole = _ESCAPE.sub(lambda found: "\ufffd" if found[1] else found[0], whole)
+        whole = _ESCAPE.sub(lambda found: found[0] if found[2] else f"{found[1][:-1]}\ufffd", whole)
     try:
         return json.loads(whole)
     except RecursionError:

@@ -179,7 +179,7 @@ class PodFollower:
             if share.claim and share.claim[0] == meta["namespace"]
         }
         ended = (seen.get("status") or {}).get("phase") in ENDED
-        used = set() if ended else claims.used_by(seen)
+        used = set() if ended else self._used_by(seen, set(ours))
         self._suspects.pop(meta["uid"], None)
         if used - ours.keys() and self._trouble(seen, used) is not None:
             self._suspects[meta["uid"]] = Pod(namespace=meta["namespace"], name=meta["name"])
@@ -193,6 +193,13 @@ class PodFollower:
             until = str(failed[0]) if failed else "until then no container starts in its share"
             text = f"{trouble}; {until}"
             self._tell(meta, text, reason="ShareWithheld")
+
+    def _used_by(self, seen: dict[str, Any], ours: set[str]) -> set[str]:
+        """The claims that a pod uses; where that cannot be read, it may be any of ``ours``."""
+        try:
+            return claims.used_by(seen)
+        except (LookupError, TypeError, AttributeError):  # `_trouble` says it
+            return ours
 
     def _trouble(self, seen: dict[str, Any], ours: set[str]) -> str | None:
         """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can.
@@ -242,11 +249,13 @@ class PodFollower:
             asked = for_container(meta.get("annotations") or {}, share.pod.container)
             amounts = in_force(share.granted, asked)
             if amounts != share.amounts:
-                await self._book.change(msgspec.structs.replace(share, amounts=amounts))
+                await self._book.change(msgspec.structs.replace(share, amounts=amounts), before=share)
                 logger.info("share=%s changed to %s", share.id, amounts)
             self._complained.pop(share.id, None)
-        except KeyError:
-            pass  # closed in the meantime
+        except KeyError:  # closed in the meantime, or held to less
+            now = self._book.shares.get(share.id)
+            if now not in (None, share) and now.pod.is_of(meta):
+                await self._change(now, meta)
         except (GemletError, OSError) as error:
             self._complain(share, meta, error_message(error))
 

@@ -119,9 +119,9 @@ class Reaper:
         if changed == share:
             return
         try:
-            await self._book.change(changed)
+            await self._book.change(changed, before=share)
         except KeyError:
-            return  # closed meanwhile
+            return  # closed meanwhile, or changed: the next look finds it
         except (GemletError, OSError) as error:
             logger.warning("share=%s not held to its claim, which was allocated anew: %s", share.id, error)
             return

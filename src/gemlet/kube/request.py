@@ -182,8 +182,11 @@ def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
     """What is in force for a share of which ``granted`` is counted, with the annotations its pod has now.
 
     Memory and guaranteed time can be less than granted, never more: the scheduler has given the rest to others. The
-    limit of time is free above the guarantee. Raises BadRequest.
+    limit of time is free above the guarantee; but not where nothing is granted, as to a claim that has other GPUs now.
+    Raises BadRequest.
     """
+    if not granted.compute:
+        return granted
     memory, compute, limit = granted.memory, granted.compute, granted.limit
     if names.ANNOTATION_MEMORY in annotations:
         memory = checked_memory(_at(names.ANNOTATION_MEMORY), annotations[names.ANNOTATION_MEMORY])

@@ -35,6 +35,7 @@ AHEAD_SECONDS = 1.0  # for which an admission waits
 AHEAD_PER_MINUTE = 30  # a review may come from any pod, and be of none: what it asks for stays for OLD_SECONDS
 AT_ONCE = 10  # templates that a pod has made before it is the next namespace's turn; one may ask for thousands
 MOST_MISSED = 8  # of the templates that one pod names and nobody makes; a pod may name any number, and gets one event
+NOT_NOW = (401, 408, 429)  # no refusals: a token that is just being renewed, and an apiserver with too much to do
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 OURS = f"{names.LABEL_MANAGED}=gemlet"
 
@@ -50,10 +51,13 @@ def pods_path(namespace: str) -> str:
 
 
 def named_templates(pod: dict[str, Any]) -> list[str]:
-    """The templates of ours that a pod names."""
-    claims = pod["spec"].get("resourceClaims") or []
-    named = (claim.get("resourceClaimTemplateName") for claim in claims if admission.is_claim_name(claim["name"]))
-    return [name for name in named if name is not None]
+    """The templates of ours that a pod names; none where they cannot be read, for one pod must not end the webhook."""
+    try:
+        claims = pod["spec"].get("resourceClaims") or []
+        named = [claim.get("resourceClaimTemplateName") for claim in claims if admission.is_claim_name(claim["name"])]
+    except (LookupError, TypeError, AttributeError):
+        return []
+    return [name for name in named if isinstance(name, str)]
 
 
 class TemplateMaker:
@@ -123,7 +127,7 @@ class TemplateMaker:
         try:
             return await self.make(pod, only=only)
         except ApiError as error:
-            if not 400 <= error.status < 500:
+            if not 400 <= error.status < 500 or error.status in NOT_NOW:
                 raise
             logger.warning("pod=%s/%s template: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], error)
         except Exception:
@@ -147,15 +151,15 @@ class TemplateMaker:
 
     async def sweep(self, now: datetime) -> list[str]:
         """Removes old templates of ours that no pod names; returns their names. Raises ApiError."""
-        old = []
+        gone: dict[tuple[str, str], None] = {}  # not what pods name instead: each may name ten thousands
         async for template in self._api.listed(TEMPLATES, labelSelector=OURS):
-            old += [place_of(template)] if is_old(template, now) else []
+            if is_old(template, now):
+                gone[place_of(template)] = None
             del template
-        used: set[tuple[str, str]] = set()
         async for pod in self._api.listed("/api/v1/pods"):
-            used |= {(pod["metadata"]["namespace"], name) for name in named_templates(pod)}
+            for name in named_templates(pod):
+                gone.pop((pod["metadata"]["namespace"], name), None)
             del pod
-        gone = [place for place in old if place not in used]
         for namespace, name in gone:
             # `deleted` hears of it, for a new pod's sake.
             await self._api.delete(f"{templates_path(namespace)}/{name}")

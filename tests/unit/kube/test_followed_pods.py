@@ -41,6 +41,35 @@ class TestFollower:
         run(applied(follower, fakes.seen_pod()))
         assert node.daemon.opened["default/s0"][0].limit == 25, "without the annotation it is as it was granted"
 
+    def test_an_annotation_gives_nothing_back_of_which_its_claim_was_held_meanwhile(self, node, run):
+        """The share was put back as it had been when its pod's shares were looked up, with what others had by then."""
+        user = Pod(namespace="default", name="p", container="c")
+        follower, passes = PodFollower(fakes.FollowedApi(), node.book, "n1"), asyncio.Event()
+        open_one = node.daemon.open
+
+        async def slow(share, path, *, device):
+            if share.group == "default/u1":
+                await passes.wait()
+            await open_one(share, path, device=device)
+
+        async def scenario():
+            for uid in ("u1", "u2"):
+                await node.book.open(fakes.claim_share(uid, pod=user, granted=fakes.amounts(16, 40)))
+            node.daemon.open = slow
+            passes.clear()
+            applying = asyncio.create_task(follower._apply(fakes.seen_pod(compute_limit="90")))
+            await asyncio.sleep(0)
+            less = fakes.amounts(1, 10)
+            await node.book.change(msgspec.structs.replace(node.book.shares["claim-u2"], granted=less, amounts=less))
+            passes.set()
+            await applying
+
+        passes.set()
+        run(scenario())
+        held = node.book.shares["claim-u2"]
+        assert held.granted == fakes.amounts(1, 10)
+        assert (held.amounts.memory, held.amounts.compute, held.amounts.limit) == (held.granted.memory, 10, 90)
+
     def test_nonsense_changes_nothing_and_is_told_once(self, node, run):
         api = fakes.FollowedApi()
         follower = PodFollower(api, node.book, "n1")
@@ -72,6 +101,10 @@ class TestFollower:
         assert "cannot be checked" in api.created[0][1]["message"]
         follower._forget("odd")
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        odd = claiming_pod("odd", "u1", privileged=True)
+        odd["spec"]["initContainers"] = [{"name": "i", "resources": {"claims": [{}]}}]
+        run(applied(follower, odd))
+        assert cdi.share_ids(node.cdi) == set(), "what it uses cannot even be read"
 
     def test_no_container_starts_in_a_share_that_a_later_pod_would_leave(self, node, run):
         """The kubelet has a claim prepared once, and says nothing of the pods that come to use it."""

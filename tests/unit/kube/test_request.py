@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.errors import InvalidValue
+from gemlet.kube.claims import NOTHING
 from gemlet.kube.quantity import format_bytes, parse_bytes, parse_percent, parse_quantity
 from gemlet.kube.request import Amounts, BadRequest, Settings, from_annotations, from_parameters, in_force
 from gemlet.model import Priority
@@ -124,6 +125,12 @@ def test_a_running_share_can_be_made_smaller_and_its_limit_moved():
     smaller = in_force(granted, ask(memory="8Gi", compute="10"))
     assert (smaller.memory, smaller.compute, smaller.limit) == (8 * GIB, 10, 10)
     assert in_force(granted, ask(resident="4Gi")).resident == 4 * GIB
+
+
+def test_a_share_of_nothing_stays_one():
+    """Its pod's annotations gave it all the time that others left, in their way as `latency`, on a GPU where the
+    scheduler counts nothing for it any more."""
+    assert in_force(NOTHING, ask(compute_limit="100", priority="latency")) == NOTHING
 
 
 @pytest.mark.parametrize(

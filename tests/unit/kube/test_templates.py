@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -145,11 +146,12 @@ class TestTemplates:
         run(followed(templates.TemplateMaker(api)))
         assert (len(api.created), len(api.asked)) == (1, 2)
 
-    def test_an_apiserver_that_does_not_answer_is_asked_again(self, run, monkeypatch):
+    @pytest.mark.parametrize("status", [0, 401, 429, 500])
+    def test_an_apiserver_that_does_not_answer_is_asked_again(self, run, monkeypatch, status):
         class Down(Ending):
             async def create(self, path, body):
                 if len(self.asked) < 5:
-                    raise ApiError("no answer")
+                    raise ApiError("no answer", status=status)
                 await super().create(path, body)
 
         monkeypatch.setattr(templates, "RETRY_SECONDS", 0)
@@ -161,7 +163,10 @@ class TestTemplates:
         digits, other = admitted_pod(namespace="digits"), admitted_pod(namespace="other")
         digits["metadata"]["annotations"]["gemlet.dev/gpus"] = "1" * 5000
         other["spec"]["containers"] = [{"name": None}]
-        api = Ending(digits, other, admitted_pod())
+        odd = [admitted_pod(namespace="odd") for _ in range(3)]
+        for pod, claims in zip(odd, ([None], [{}], [{"name": "gemlet", "resourceClaimTemplateName": []}]), strict=True):
+            pod["spec"]["resourceClaims"] = claims
+        api = Ending(*odd, digits, other, admitted_pod())
         api.objects[f"{templates.templates_path('digits')}/{templates.named_templates(digits)[0]}"] = {}
         run(followed(templates.TemplateMaker(api)))
         assert [path for path, _ in api.created] == [templates.templates_path("default")]
@@ -215,6 +220,28 @@ class TestTemplates:
         api.objects["/api/v1/pods"] = {"items": [admitted_pod()]}
         assert run(templates.TemplateMaker(api).sweep(now)) == ["gemlet-old"]
         assert deleted == [f"{templates.templates_path('default')}/gemlet-old"]
+
+    def test_what_pods_name_takes_no_memory_while_old_templates_are_looked_for(self, run):
+        """These took 18 MB, and anybody may make ever more of them: the webhook has 256."""
+
+        class Naming(fakes.FollowedApi):
+            async def listed(self, path, **query):
+                for number in range(20 if path == "/api/v1/pods" else 0):
+                    pod = admitted_pod()
+                    pod["spec"]["resourceClaims"] = [
+                        {"name": f"gemlet-{claim}", "resourceClaimTemplateName": f"gemlet-{number}-{claim}"}
+                        for claim in range(5000)
+                    ]
+                    yield pod
+                    del pod
+
+        tracemalloc.start()
+        try:
+            run(templates.TemplateMaker(Naming()).sweep(datetime(2026, 1, 2, tzinfo=UTC)))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 8_000_000
 
     def test_a_pod_of_countless_claims_is_asked_about_a_few_times(self, run):
         class Counting(fakes.FollowedApi):
