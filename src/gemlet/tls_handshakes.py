@@ -87,7 +87,7 @@ class Handshakes:
                 accepted.close()
                 return  # ended before it began
             connection = Reading(
-                self._tls, self._connection(), self._turns, peer, begin_s=self._begin_s, end_s=self._end_s
+                self._tls, self._connection, self._turns, peer, begin_s=self._begin_s, end_s=self._end_s
             )
             transport, _ = await self._loop.connect_accepted_socket(lambda: connection, accepted)
             try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from gemlet.turns import Turns
 
@@ -29,7 +30,11 @@ OTHER_BYTES, OTHER_PART = 256 * 1024, 3  # that are no data: so many, and so man
 
 
 class Reading(sslproto.SSLProtocol):
-    """TLS of a connection to a server; ``done`` has the end of its handshake, whose ``turns`` are those of the peer."""
+    """TLS of a connection to a server; ``done`` has the end of its handshake, whose ``turns`` are those of the peer.
+
+    ``protocol`` makes what reads the data, after the handshake. Before that it would not hear of the end, and its
+    parts, which know each other until then, would wait for Python's collector.
+    """
 
     max_size = MOST
     _ssl_reading_paused: bool  # by asyncio, for what waits to be decrypted
@@ -37,7 +42,7 @@ class Reading(sslproto.SSLProtocol):
     def __init__(
         self,
         tls: ssl.SSLContext,
-        protocol: asyncio.Protocol,
+        protocol: Callable[[], asyncio.Protocol],
         turns: Turns,
         peer: str,
         *,
@@ -103,14 +108,10 @@ class Reading(sslproto.SSLProtocol):
 class _Counted(asyncio.Protocol):
     """A protocol, and how many bytes it has had. While it reads nothing, no more is kept than may be read at once."""
 
-    def __init__(self, protocol: asyncio.Protocol) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self.nbytes = 0
         self._transport: asyncio.ReadTransport | None = None
-        self._protocol = protocol
-        self._receive = protocol.data_received
-        self.eof_received = protocol.eof_received  # type: ignore[method-assign]
-        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
+        self._make = make
 
     @property
     def reads(self) -> bool:
@@ -119,7 +120,12 @@ class _Counted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         transport.set_read_buffer_limits(LEAST)  # type: ignore[attr-defined]  # of TLS's transports
-        self._protocol.connection_made(transport)
+        self._protocol = protocol = self._make()
+        self._receive = protocol.data_received
+        self.eof_received = protocol.eof_received  # type: ignore[method-assign]
+        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
+        protocol.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None  # else both, and the buffers of TLS, a hundred kilobytes, wait for Python's collector
