@@ -214,7 +214,7 @@ class Dispatcher:
         if not self._drop:
             return
         self._budget = min(EXPIRE_BUDGET, self._budget + EXPIRE_BUDGET)
-        lines = [line for queue in self.queues.values() for line in queue.lines if line]
+        lines = [line for queue in self.queues.values() for line in queue.lines if line.rows]
         for line in sorted(lines, key=lambda line: line.looked):  # those first that wait for theirs
             cost = line.to_look_at(now)
             if cost and self._budget <= 0:
@@ -331,7 +331,7 @@ class Dispatcher:
             (place, line)
             for place in gpu_let.places.values()
             for line in self.queues[place.model].lines
-            if line and (not self._alone or self._may_start(place))
+            if line.rows and (not self._alone or self._may_start(place))
         ]
         if gpu_let.doubted:
             waiting = [(place, line) for place, line in waiting if not line.doubted] or waiting
@@ -365,7 +365,7 @@ class Dispatcher:
     def _form(self, place: Assignment, line: Line, now: float) -> Batch | None:
         """The next batch of this line here, or None if all that waits in it is too late, or belongs to the other."""
         rows = line.fitting(self._planned(place))
-        while self._drop and line and not line.head.may_be_late:
+        while self._drop and line.rows and not line.head.may_be_late:
             expected = self._expect(place, rows)
             if line.rows > rows:  # what is dropped makes room for another
                 expected += self._margin(place, line.head)
@@ -373,9 +373,9 @@ class Dispatcher:
                 break
             self._drops.append(Drop(line.pop(), "its deadline could not be met", late=True, expected=expected))
             rows = line.fitting(self._planned(place))
-            if not line:
+            if not line.rows:
                 self._expect.relax(place)
-        if not line:
+        if not line.rows:
             return None
         if len(place.gpu_let.places) == 1 and line.rows > rows and place.model not in self._alone:
             rows = self._stretch(place, line, rows, now)

@@ -41,7 +41,8 @@ def _urgency(request: Request) -> tuple[bool, int, float]:
 
 
 class Line:
-    """``rows`` of all its requests. A new request nearly always goes to the end, so adding one takes no search."""
+    """``rows`` of all its requests, each of which has one at least. A new request nearly always goes to the end, so
+    adding one takes no search."""
 
     doubted = False
 
@@ -151,6 +152,9 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self.trusted) + len(self.doubted)
+
+    def __bool__(self) -> bool:  # asked several times for each request
+        return self.trusted.rows > 0 or self.doubted.rows > 0
 
     def __iter__(self) -> Iterator[Request]:
         return chain(self.trusted, self.doubted)
