@@ -22,7 +22,6 @@ class Abortable(Protocol):
     def abort(self) -> None: ...
 
 
-Item = TypeVar("Item")
 Its = TypeVar("Its", bound=Abortable)
 TURN_S = 0.0002  # of each turn of the loop: about one piece, an answer takes several turns
 SMALL_S = 0.01  # of each turn of the loop, for what is small and waits for no turn: some hundred requests
@@ -139,14 +138,9 @@ def or_abort(piece: Callable[[Its], None]) -> Callable[[Its], None]:
 def _in_order(queue: _Queue) -> Iterator[Callable[[], None]]:
     """Takes out what is there now, one of each peer after another."""
     for _ in range(sum(map(len, queue.values()))):
-        yield take_next(queue)
-
-
-def take_next(queue: dict[str, deque[Item]]) -> Item:
-    """Takes out the first one of the peer whose turn it is, which goes behind the others. ``queue``: not empty."""
-    peer = next(iter(queue))
-    waiting = queue.pop(peer)
-    item = waiting.popleft()
-    if waiting:
-        queue[peer] = waiting
-    return item
+        peer = next(iter(queue))
+        waiting = queue.pop(peer)
+        go_on = waiting.popleft()
+        if waiting:  # the peer goes behind the others
+            queue[peer] = waiting
+        yield go_on

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from gemlet.kube.api_server import ApiError
-from gemlet.kube.pod_event import warning
-from gemlet.kube.pods import pod_path
+from gemlet.kube.pods import warn
 
 if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
@@ -42,10 +40,5 @@ class LossTeller:
         logger.error("gpu=%s lost shares=%d", uuid, len(shares))
         pods = {(share.pod.namespace, share.pod.name): share.pod for share in shares}
         for pod in pods.values():
-            if not pod.name:
-                continue  # the kubelet has not said yet whose it is
-            try:
-                meta = (await self._api.get(pod_path(pod)))["metadata"]
-                await self._api.create(*warning(meta, text, reason="GpuLost", component="gemlet-agent"))
-            except ApiError as error:
-                logger.warning("event: %s", error)
+            if pod.name:  # else the kubelet has not said yet whose it is
+                await warn(self._api, pod, text, reason="GpuLost")

@@ -44,11 +44,29 @@ _KEPT = ("namespace", "name", "uid", "annotations")  # of a pod's metadata, unti
 RETRY_SECONDS = 2.0
 EVENTS_PER_MINUTE = 30  # pods of a namespace
 MOST_EVENTS = 1000  # that wait to be made
+COMPONENT = "gemlet-agent"  # of events
 
 
 def pod_path(pod: Pod) -> str:
     """Where the apiserver has a pod."""
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+
+
+async def warn(api: ApiServer, pod: Pod, text: str, *, reason: str) -> None:
+    """Makes an event of a pod, and waits for the apiserver; where that makes none, the log says why."""
+    try:
+        meta = (await api.get(pod_path(pod)))["metadata"]
+    except ApiError as error:
+        logger.warning("event: %s", error)
+    else:
+        await _make_event(api, warning(meta, text, reason=reason, component=COMPONENT))
+
+
+async def _make_event(api: ApiServer, event: tuple[str, dict[str, Any]]) -> None:
+    try:
+        await api.create(*event)
+    except ApiError as error:
+        logger.warning("event: %s", error)
 
 
 class PodFollower:
@@ -271,7 +289,7 @@ class PodFollower:
         if not self._limiter.allow(meta["namespace"], now=time.monotonic())[0]:
             return
         logger.warning("pod=%s/%s %s: %s", meta["namespace"], meta["name"], reason, text)
-        self._to_tell.append(warning(meta, text, reason=reason, component="gemlet-agent"))
+        self._to_tell.append(warning(meta, text, reason=reason, component=COMPONENT))
         self._has_to_tell.set()
 
     async def _make_events(self) -> None:
@@ -283,7 +301,4 @@ class PodFollower:
     async def make_events(self) -> None:
         """Makes the events that there are to be made now."""
         while self._to_tell:
-            try:
-                await self._api.create(*self._to_tell.popleft())
-            except ApiError as error:
-                logger.warning("event: %s", error)
+            await _make_event(self._api, self._to_tell.popleft())

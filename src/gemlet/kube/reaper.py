@@ -18,8 +18,7 @@ from gemlet.kube.api_server import ApiError
 from gemlet.kube.claims import counted, pods_of
 from gemlet.kube.dra import claim_path
 from gemlet.kube.holders import ENDED
-from gemlet.kube.pod_event import warning
-from gemlet.kube.pods import pod_path
+from gemlet.kube.pods import pod_path, warn
 from gemlet.kube.quantity import format_bytes
 from gemlet.kube.share import claim_uid_of
 
@@ -130,11 +129,7 @@ class Reaper:
         text = f"gemlet: the claim {name} was allocated anew while it was in use, and has {has} now"
         logger.warning("share=%s %s", share.id, text)
         for pod in pods_of(claim):
-            try:
-                meta = (await self._api.get(pod_path(pod)))["metadata"]
-                await self._api.create(*warning(meta, text, reason="ShareChanged", component="gemlet-agent"))
-            except ApiError as error:
-                logger.warning("event: %s", error)
+            await warn(self._api, pod, text, reason="ShareChanged")
 
     async def _has_pod(self, share: Share) -> bool:
         if share.claim is not None or not share.pod.name:  # of a container that has not started
