@@ -10,7 +10,7 @@ from gemlet.kube import slices  # noqa: E402
 from gemlet.kube.admission import Cluster, patch, template  # noqa: E402
 from gemlet.kube.ask import Ask  # noqa: E402
 from gemlet.kube.inventory import Gpu  # noqa: E402
-from gemlet.kube.pod_event import warning  # noqa: E402
+from gemlet.kube.pod_events import warning  # noqa: E402
 from gemlet.kube.request import Amounts  # noqa: E402
 from gemlet.model import Priority  # noqa: E402
 

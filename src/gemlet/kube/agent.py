@@ -26,6 +26,7 @@ from gemlet.kube.kubelet_checkpoint import KubeletCheckpoint
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.lost_gpus import LossTeller
 from gemlet.kube.plugin_socket import keep_served
+from gemlet.kube.pod_events import PodEvents
 from gemlet.kube.pod_resources import PodResources
 from gemlet.kube.pods import PodFollower
 from gemlet.kube.reaper import Reaper
@@ -111,7 +112,8 @@ class Agent:
         )
         checkpoint = KubeletCheckpoint(options.kubelet / "device-plugins" / kubelet_checkpoint.NAME)
         self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock", checkpoint)
-        self._follower = PodFollower(api, self._book, options.node)
+        self._events = PodEvents(api)
+        self._follower = PodFollower(api, self._book, options.node, self._events)
         allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, pods=self._follower.seen)
         self._resources: list[Resource] = []
         if options.face == "slots":
@@ -126,9 +128,9 @@ class Agent:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for as long as the agent does."""
         options = self._options
-        teller = LossTeller(self._api, self._book, self._gpus)
+        teller = LossTeller(self._events, self._book, self._gpus)
         made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run(), teller.run()]
-        made.append(self._withhold())
+        made += [self._withhold(), self._events.run()]
         if options.port is not None:
             metrics = http_pages.for_all(self._metrics, METRICS_SECONDS)
             made.append(http_pages.serve({"/metrics": metrics, "/healthz": self._healthy}, options.port))
@@ -232,7 +234,7 @@ class Agent:
             await asyncio.sleep(RESTORE_SECONDS)
 
     async def _reap(self) -> None:
-        reaper = Reaper(self._book, self._kubelet, self._api, node=self._options.node)
+        reaper = Reaper(self._book, self._kubelet, self._api, self._events, node=self._options.node)
         steps: list[Callable[[], Awaitable[object]]] = [reaper.look]
         if self._dra is not None:
             steps.append(self._dra.adopt)

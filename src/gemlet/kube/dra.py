@@ -17,7 +17,6 @@ from gemlet.errors import GemletError
 from gemlet.kube import cdi, claims, names, services
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import error_message
-from gemlet.kube.pods import pod_path
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
 from gemlet.kube.protocol import registration_pb2 as registration
@@ -140,7 +139,7 @@ class DraDriver:
         }
         for user in claims.pods_of(seen):
             # Of a pod of megabytes nothing stays while the next, a daemon or a disk is waited for.
-            container = self._checked(await self._api.get(pod_path(user), in_line=True), user, ours, claim.name)
+            container = self._checked(await self._api.get(user.path, in_line=True), user, ours, claim.name)
             if user.name == share.pod.name:  # which its annotations and metrics are by
                 named = msgspec.structs.replace(share.pod, container=container)
                 share = msgspec.structs.replace(share, pod=named)

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemlet.daemon.logs import Limiter
 from gemlet.errors import GemletError
 from gemlet.kube import claims
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
 from gemlet.kube.device_plugin import error_message
 from gemlet.kube.holders import ENDED
-from gemlet.kube.pod_event import MAX_TEXT, warning
+from gemlet.kube.pod_events import MAX_TEXT
 from gemlet.kube.request import BadRequest, in_force
 from gemlet.kube.share import Pod
 from gemlet.kube.withholding import NotWithheld
@@ -34,6 +31,7 @@ from gemlet.kube.withholding import NotWithheld
 if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.book import ShareBook
+    from gemlet.kube.pod_events import PodEvents
     from gemlet.kube.share import Share
 
 logger = logging.getLogger(__name__)
@@ -42,53 +40,25 @@ _Step = Callable[[dict[str, Any]], Awaitable[None]]
 _KEPT = ("namespace", "name", "uid", "annotations")  # of a pod's metadata, until it is its turn
 
 RETRY_SECONDS = 2.0
-EVENTS_PER_MINUTE = 30  # pods of a namespace
-MOST_EVENTS = 1000  # that wait to be made
-COMPONENT = "gemlet-agent"  # of events
-
-
-def pod_path(pod: Pod) -> str:
-    """Where the apiserver has a pod."""
-    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-
-
-async def warn(api: ApiServer, pod: Pod, text: str, *, reason: str) -> None:
-    """Makes an event of a pod, and waits for the apiserver; where that makes none, the log says why."""
-    try:
-        meta = (await api.get(pod_path(pod)))["metadata"]
-    except ApiError as error:
-        logger.warning("event: %s", error)
-    else:
-        await _make_event(api, warning(meta, text, reason=reason, component=COMPONENT))
-
-
-async def _make_event(api: ApiServer, event: tuple[str, dict[str, Any]]) -> None:
-    try:
-        await api.create(*event)
-    except ApiError as error:
-        logger.warning("event: %s", error)
 
 
 class PodFollower:
     """Applies the annotations of the pods on ``node`` to their shares."""
 
-    def __init__(self, api: ApiServer, book: ShareBook, node: str) -> None:
+    def __init__(self, api: ApiServer, book: ShareBook, node: str, events: PodEvents) -> None:
         self._api = api
         self._book = book
         self._node = node
         self._suspects: dict[str, Pod] = {}  # by uid, those that a claim could not hold if it came to be a share
-        self._limiter = Limiter(EVENTS_PER_MINUTE)
         self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
         self._woken = asyncio.Event()
-        # Events that are to be made. While the apiserver takes its time for one, every other pod is looked at.
-        self._to_tell: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
-        self._has_to_tell = asyncio.Event()
+        self._events = events
         self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
         """A pod of this node as it is now. Raises GemletError, also where another has taken its name meanwhile: the
         kubelet says of whom a container is by the name only."""
-        found: dict[str, Any] = await self._api.get(pod_path(pod), in_line=True)
+        found: dict[str, Any] = await self._api.get(pod.path, in_line=True)
         node = found["spec"].get("nodeName")
         if node != self._node:
             raise GemletError(
@@ -105,7 +75,7 @@ class PodFollower:
 
     async def _look_at(self, uid: str, pod: Pod) -> None:
         try:
-            seen = await self._api.get(pod_path(pod), in_line=True)
+            seen = await self._api.get(pod.path, in_line=True)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -118,7 +88,6 @@ class PodFollower:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._act())
-            tasks.create_task(self._make_events())
             while True:
                 try:
                     await self._follow()
@@ -200,7 +169,7 @@ class PodFollower:
         used = set() if ended else self._used_by(seen, set(ours))
         self._suspects.pop(meta["uid"], None)
         if used - ours.keys() and self._trouble(seen, used) is not None:
-            self._suspects[meta["uid"]] = Pod(namespace=meta["namespace"], name=meta["name"])
+            self._suspects[meta["uid"]] = _pod(meta)
         trouble = self._trouble(seen, set(ours)) if used & ours.keys() else None
         shares = {ours[name] for name in used & ours.keys()} if trouble is not None else set()
         before = self._book.withheld_from(meta["uid"])
@@ -210,7 +179,7 @@ class PodFollower:
         if trouble is not None and not before:
             until = str(failed[0]) if failed else "until then no container starts in its share"
             text = f"{trouble}; {until}"
-            self._tell(meta, text, reason="ShareWithheld")
+            self._events.tell(_pod(meta), text, reason="ShareWithheld")
 
     def _used_by(self, seen: dict[str, Any], ours: set[str]) -> set[str]:
         """The claims that a pod uses; where that cannot be read, it may be any of ``ours``."""
@@ -283,22 +252,8 @@ class PodFollower:
             return
         self._complained = {name: told for name, told in self._complained.items() if name in self._book.shares}
         self._complained[share.id] = text
-        self._tell(meta, text, reason="ShareNotChanged")
+        self._events.tell(_pod(meta), text, reason="ShareNotChanged")
 
-    def _tell(self, meta: dict[str, Any], text: str, *, reason: str) -> None:
-        if not self._limiter.allow(meta["namespace"], now=time.monotonic())[0]:
-            return
-        logger.warning("pod=%s/%s %s: %s", meta["namespace"], meta["name"], reason, text)
-        self._to_tell.append(warning(meta, text, reason=reason, component=COMPONENT))
-        self._has_to_tell.set()
 
-    async def _make_events(self) -> None:
-        while True:
-            await self._has_to_tell.wait()
-            self._has_to_tell.clear()
-            await self.make_events()
-
-    async def make_events(self) -> None:
-        """Makes the events that there are to be made now."""
-        while self._to_tell:
-            await _make_event(self._api, self._to_tell.popleft())
+def _pod(meta: dict[str, Any]) -> Pod:
+    return Pod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"])

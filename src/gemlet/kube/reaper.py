@@ -18,7 +18,6 @@ from gemlet.kube.api_server import ApiError
 from gemlet.kube.claims import counted, pods_of
 from gemlet.kube.dra import claim_path
 from gemlet.kube.holders import ENDED
-from gemlet.kube.pods import pod_path, warn
 from gemlet.kube.quantity import format_bytes
 from gemlet.kube.share import claim_uid_of
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.book import ShareBook
     from gemlet.kube.device_plugin import Kubelet
+    from gemlet.kube.pod_events import PodEvents
     from gemlet.kube.pod_resources import Assignments
     from gemlet.kube.share import Share
 
@@ -40,11 +40,19 @@ class Reaper:
     """Of the shares of ``node``."""
 
     def __init__(
-        self, book: ShareBook, kubelet: Kubelet, api: ApiServer, *, node: str, young: float = YOUNG_SECONDS
+        self,
+        book: ShareBook,
+        kubelet: Kubelet,
+        api: ApiServer,
+        events: PodEvents,
+        *,
+        node: str,
+        young: float = YOUNG_SECONDS,
     ) -> None:
         self._book = book
         self._kubelet = kubelet
         self._api = api
+        self._events = events
         self._node = node
         self._young = young
         self._missed: dict[str, int] = {}
@@ -129,13 +137,13 @@ class Reaper:
         text = f"gemlet: the claim {name} was allocated anew while it was in use, and has {has} now"
         logger.warning("share=%s %s", share.id, text)
         for pod in pods_of(claim):
-            await warn(self._api, pod, text, reason="ShareChanged")
+            self._events.tell(pod, text, reason="ShareChanged")
 
     async def _has_pod(self, share: Share) -> bool:
         if share.claim is not None or not share.pod.name:  # of a container that has not started
             return False
         try:
-            pod = await self._api.get(pod_path(share.pod))
+            pod = await self._api.get(share.pod.path)
         except ApiError as error:
             return error.status != 404
         # One that is being deleted may stay for its finalizers, long after its containers.

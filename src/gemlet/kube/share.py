@@ -25,6 +25,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""
     uid: str = ""
 
+    @property
+    def path(self) -> str:
+        """Where the apiserver has it."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
     def is_of(self, meta: Mapping[str, Any]) -> bool:
         """Whether ``meta`` is the metadata of this pod, and not of one that had its name before it or has it now."""
         place = (meta.get("namespace"), meta.get("name"))

@@ -17,7 +17,7 @@ from gemlet.daemon.logs import Limiter
 from gemlet.kube import admission, names
 from gemlet.kube.api_server import ApiError, place_of
 from gemlet.kube.ask import asks
-from gemlet.kube.pod_event import warning
+from gemlet.kube.pod_events import warning
 from gemlet.kube.request import BadRequest
 
 if TYPE_CHECKING:

@@ -16,7 +16,10 @@ from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import terms
 from gemlet.kube.edits import Host
 from gemlet.kube.inventory import Gpu
+from gemlet.kube.pod_events import PodEvents
 from gemlet.kube.pod_resources import Assignments
+from gemlet.kube.pods import PodFollower
+from gemlet.kube.reaper import Reaper
 from gemlet.kube.request import Amounts
 from gemlet.kube.share import Pod, Share, share_id_of_claim
 
@@ -229,3 +232,11 @@ def seen_pod(**given: str) -> dict[str, Any]:
     """With what is given for annotations: memory="8Gi"."""
     notes = {f"gemlet.dev/{name.replace('_', '-')}": value for name, value in given.items()}
     return {"metadata": {"namespace": "default", "name": "p", "uid": "u", "annotations": notes}, "spec": {}}
+
+
+def follower(api: Any, node: Node) -> PodFollower:
+    return PodFollower(api, node.book, "n1", PodEvents(api))
+
+
+def reaper(book: ShareBook, kubelet: Any, api: Any, *, young: float = 0) -> Reaper:
+    return Reaper(book, kubelet, api, PodEvents(api), node="n1", young=young)

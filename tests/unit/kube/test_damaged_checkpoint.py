@@ -13,7 +13,6 @@ from gemlet.kube import cdi
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import DraDriver, claim_path
 from gemlet.kube.pod_resources import KubeletUnreachable
-from gemlet.kube.reaper import Reaper
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 from tests.unit.kube.test_dra import allocated
@@ -175,7 +174,7 @@ def test_claims_are_closed_whether_the_kubelet_tells_of_slots_or_not(node, run, 
 
     after = lost(node, run, file, slot_share(0))
     run(after.open(fakes.claim_share("u1")))
-    looker = Reaper(after, Silent(), fakes.FakeApi(), node="n1", young=0)
+    looker = fakes.reaper(after, Silent(), fakes.FakeApi())
     for _ in range(2):
         with pytest.raises(KubeletUnreachable):
             run(looker.look())
@@ -189,7 +188,7 @@ def test_slots_go_when_no_container_has_one_that_the_book_does_not_know(node, ru
     kubelet = fakes.FakeKubelet()
     holder = Pod(namespace="default", name="p", container="c")
     kubelet.holders = {(SLOT, f"{fakes.FIRST}::{number}"): holder for number in (1, 2)}
-    looker = Reaper(after, kubelet, fakes.FakeApi(), node="n1", young=0)
+    looker = fakes.reaper(after, kubelet, fakes.FakeApi())
     for _ in range(3):
         assert run(looker.look()) == []
     del kubelet.holders[SLOT, f"{fakes.FIRST}::1"]

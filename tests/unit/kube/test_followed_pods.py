@@ -11,7 +11,6 @@ import pytest
 from gemlet.errors import GemletError
 from gemlet.kube import cdi
 from gemlet.kube.api_server import ApiError
-from gemlet.kube.pods import PodFollower
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 
@@ -28,12 +27,12 @@ async def applied(follower, seen):
     """What is done with a pod that has come or changed."""
     await follower._check(seen)
     await follower._apply(seen)
-    await follower.make_events()
+    await follower._events.make()
 
 
 class TestFollower:
     def test_a_changed_annotation_changes_the_share(self, node, run):
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         run(node.book.open(fakes.slot_share()))
         run(applied(follower, fakes.seen_pod(compute_limit="80", priority="latency")))
         changed = node.daemon.opened["default/s0"][0]
@@ -44,7 +43,7 @@ class TestFollower:
     def test_an_annotation_gives_nothing_back_of_which_its_claim_was_held_meanwhile(self, node, run):
         """The share was put back as it had been when its pod's shares were looked up, with what others had by then."""
         user = Pod(namespace="default", name="p", container="c")
-        follower, passes = PodFollower(fakes.FollowedApi(), node.book, "n1"), asyncio.Event()
+        follower, passes = fakes.follower(fakes.FollowedApi(), node), asyncio.Event()
         open_one = node.daemon.open
 
         async def slow(share, path, *, device):
@@ -72,7 +71,7 @@ class TestFollower:
 
     def test_nonsense_changes_nothing_and_is_told_once(self, node, run):
         api = fakes.FollowedApi()
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         run(node.book.open(fakes.slot_share()))
         for _ in range(2):
             run(applied(follower, fakes.seen_pod(compute_limit="7")))
@@ -84,7 +83,7 @@ class TestFollower:
 
     def test_what_was_told_of_shares_that_are_gone_is_forgotten(self, node, run):
         """Each kept the annotation that it was about, and pods may be made one after the other."""
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         for number in range(5):
             run(node.book.open(fakes.slot_share(number)))
             run(applied(follower, fakes.seen_pod(priority=f"{number}" * 250_000)))
@@ -94,7 +93,7 @@ class TestFollower:
     def test_a_pod_that_cannot_be_checked_gets_no_container_into_a_share(self, node, run):
         """By a shape that nobody foresaw."""
         api = fakes.FollowedApi()
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
         run(applied(follower, claiming_pod("odd", "u1", env=[{"nameless": 1}])))
         assert cdi.share_ids(node.cdi) == set()
@@ -109,7 +108,7 @@ class TestFollower:
     def test_no_container_starts_in_a_share_that_a_later_pod_would_leave(self, node, run):
         """The kubelet has a claim prepared once, and says nothing of the pods that come to use it."""
         api = fakes.FollowedApi()
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
         run(node.book.open(fakes.claim_share("u2")))
         run(applied(follower, claiming_pod("good", "u1")))
@@ -137,7 +136,7 @@ class TestFollower:
 
     def test_a_share_is_withheld_from_pods_among_the_host_s_processes_but_for_simulated_gpus(self, node, run):
         """By /proc/PID/root a container's root reaches the files of all others, their shares' sockets among them."""
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         run(node.book.open(fakes.claim_share("u1")))
         seen = claiming_pod("curious", "u1")
         seen["spec"]["hostPID"] = True
@@ -152,7 +151,7 @@ class TestFollower:
         run(node.book.open(fakes.claim_share("u1")))
         fakes.Stuck(node.cdi, monkeypatch)
         hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
-        run(applied(PodFollower(api, node.book, "n1"), hostile))
+        run(applied(fakes.follower(api, node), hostile))
         ((_, event),) = api.created
         assert "no container starts" not in event["message"]
         assert "claim-u1 cannot be withheld from new containers" in event["message"]
@@ -162,7 +161,7 @@ class TestFollower:
         """It may name its node itself, or come with the pod for which the claim is prepared; the kubelet starts it in
         the share of that one without a word."""
         api = fakes.FollowedApi()
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
         other = claiming_pod("other", "someone-elses", securityContext={"privileged": True})
         for pod in (claiming_pod("good", "u1"), hostile, other):
@@ -173,7 +172,7 @@ class TestFollower:
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
         run(follower.look_again("default"))
         assert cdi.share_ids(node.cdi) == set()
-        run(follower.make_events())
+        run(follower._events.make())
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
         assert len(follower._suspects) == 1, "what has become a share is followed, what is none may become one"
@@ -186,7 +185,7 @@ class TestFollower:
     @pytest.mark.parametrize("step", ["_end", "_apply"])
     def test_what_is_late_of_a_pod_is_not_done_to_the_next_of_its_name(self, node, run, step):
         """An end waits for those before it, and for a daemon: the share of the next pod was closed."""
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         share = fakes.slot_share()
         run(node.book.open(msgspec.structs.replace(share, pod=msgspec.structs.replace(share.pod, uid="next"))))
         before = dict(node.daemon.opened)
@@ -195,7 +194,7 @@ class TestFollower:
 
     def test_a_pod_that_ends_while_it_is_looked_at_withholds_nothing(self, node, run):
         api = fakes.FollowedApi()
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
         run(applied(follower, hostile))
         run(node.book.open(fakes.claim_share("u1")))
@@ -209,7 +208,7 @@ class TestFollower:
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
 
     def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         run(applied(follower, claiming_pod("hostile", "u1", securityContext={"privileged": True})))
 
         async def down(path, **query):
@@ -249,7 +248,7 @@ class TestFollower:
             await node.book.open(fakes.slot_share())
             await node.book.open(fakes.claim_share("u1"))
             node.daemon.open = slow
-            task = asyncio.create_task(PodFollower(api, node.book, "n1").run())
+            task = asyncio.create_task(fakes.follower(api, node).run())
             await withheld.wait()
             assert cdi.share_ids(node.cdi) == set()
             while "claim-s0" in node.book.shares:  # noqa: ASYNC110
@@ -264,7 +263,7 @@ class TestFollower:
     def test_countless_pods_of_a_namespace_do_not_hold_up_the_look_at_others(self, node, run):
         """While an event is made of each, a container starts in a share that should have been withheld."""
         api = fakes.FollowedApi()
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
         for number in range(200):
             run(applied(follower, claiming_pod(f"p{number}", "u1", securityContext={"privileged": True})))
@@ -295,11 +294,13 @@ class TestFollower:
             await node.book.open(fakes.slot_share())
             for uid in ("u1", "u2"):
                 await node.book.open(fakes.claim_share(uid))
-            task = asyncio.create_task(PodFollower(api, node.book, "n1").run())
+            follower = fakes.follower(api, node)
+            tasks = [asyncio.create_task(each.run()) for each in (follower, follower._events)]
             while cdi.share_ids(node.cdi) or node.book.shares["claim-s0"].amounts.limit != 90:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
         run(scenario())
 
@@ -308,7 +309,7 @@ class TestFollower:
         hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
         for uid in ("u1", "u2"):
             run(node.book.open(fakes.claim_share(uid)))
-        run(applied(PodFollower(fakes.FollowedApi(), node.book, "n1"), hostile))
+        run(applied(fakes.follower(fakes.FollowedApi(), node), hostile))
         for pods, files in (([hostile], {"claim-u2"}), ([], {"claim-u1", "claim-u2"})):
             node.restart()
             run(node.book.restore())
@@ -316,7 +317,7 @@ class TestFollower:
             assert not node.book.incomplete(run(node.daemon.shares()))
             api = fakes.FollowedApi()
             api.objects["/api/v1/pods"] = {"items": pods}
-            run(PodFollower(api, node.book, "n1")._follow())
+            run(fakes.follower(api, node)._follow())
             assert cdi.share_ids(node.cdi) == files
         node.restart()
         run(node.book.restore())
@@ -324,7 +325,7 @@ class TestFollower:
 
     def test_one_file_that_cannot_be_written_keeps_no_other_share_back(self, node, run, monkeypatch):
         """The first that failed left all others withheld for as long as the agent ran."""
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         claims_of = {"u1", "u2", "u3"}
         for uid in claims_of:
             run(node.book.open(fakes.claim_share(uid)))
@@ -343,7 +344,7 @@ class TestFollower:
     def test_a_pod_of_another_node_is_not_the_one_that_starts_here(self, node, run):
         """The kubelet names the pod whose container starts, and another of that name may be there meanwhile."""
         api = fakes.FollowedApi()
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         pod = api.objects["/api/v1/namespaces/default/pods/p"] = {"spec": {"nodeName": "n1"}}
         assert run(follower.seen(Pod(namespace="default", name="p"))) == pod
         for where in ("n2", None):
@@ -362,7 +363,7 @@ class TestFollower:
 
         api, seen = Listing(), []
         api.objects["/api/v1/pods"] = {"items": []}
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
         run(follower._follow())
         assert seen == [set(), {"claim-u1"}]
@@ -378,19 +379,19 @@ class TestFollower:
         hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
         api.objects["/api/v1/pods"] = {"items": [odd, hostile]}
         run(node.book.open(fakes.claim_share("u1")))
-        run(PodFollower(api, node.book, "n1")._follow())
+        run(fakes.follower(api, node)._follow())
         assert "pod=default/odd" in caplog.text
         assert cdi.share_ids(node.cdi) == set(), "the next one is heeded"
 
     def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         run(node.book.open(fakes.slot_share()))
         run(node.book.open(fakes.claim_share("u1", pod=Pod(namespace="default", name="p"))))
         run(follower._end(fakes.seen_pod()))
         assert set(node.book.shares) == {"claim-u1"}, "a claim ends when the kubelet says so"
 
     def test_other_pods_and_other_containers_are_not_meant(self, node, run):
-        follower = PodFollower(fakes.FollowedApi(), node.book, "n1")
+        follower = fakes.follower(fakes.FollowedApi(), node)
         run(node.book.open(fakes.slot_share()))
         run(applied(follower, fakes.seen_pod(compute_limit="80", container="sidecar")))
         other = fakes.seen_pod(compute_limit="80")

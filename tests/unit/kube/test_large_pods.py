@@ -17,7 +17,6 @@ from aiohttp import web
 from gemlet.kube import api_server
 from gemlet.kube.device_plugin import Allocations, Gpus, SlotResource
 from gemlet.kube.dra import DraDriver, claim_path
-from gemlet.kube.pods import PodFollower, pod_path
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.share import Pod
 from gemlet.kube.templates import TemplateMaker
@@ -74,14 +73,14 @@ def test_before_a_container_with_a_slot_starts(node, api, run):
     async def scenario():
         gpus, kubelet = Gpus(), fakes.FakeKubelet()
         await gpus.set(list(fakes.GPUS))
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         slots = SlotResource(
             Allocations(node.book, gpus, kubelet=kubelet, pods=follower.seen), per_gpu=4, packing="pack"
         )
         for number, slot in enumerate(SLOTS):
             user = Pod(namespace="default", name=f"p{number}", container="c", uid=f"p{number}")
             kubelet.holders[fakes.SLOT, slot] = user
-            api.made[pod_path(user)] = pod(user.name)
+            api.made[user.path] = pod(user.name)
             await slots.allocate([slot])
         await asyncio.gather(*(slots.pre_start([slot]) for slot in SLOTS))
 
@@ -94,7 +93,7 @@ def test_while_a_claim_is_prepared(node, api, run):
     async def scenario():
         gpus = Gpus()
         await gpus.set(list(fakes.GPUS))
-        follower = PodFollower(api, node.book, "n1")
+        follower = fakes.follower(api, node)
         for name in ("hostile", "another"):  # which are looked at again
             seen = claiming_pod(name, "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
             api.made[f"/api/v1/namespaces/default/pods/{name}"] = seen
@@ -112,7 +111,7 @@ def test_while_a_claim_is_prepared(node, api, run):
 
 
 def test_while_annotations_of_all_pods_wait_for_the_daemon(node, api, run):
-    follower = PodFollower(api, node.book, "n1")
+    follower = fakes.follower(api, node)
     given = []
 
     async def scenario():
@@ -175,7 +174,7 @@ class Listed(fakes.FollowedApi):
 def test_while_the_next_of_a_list_or_of_a_watch_is_waited_for(node, run):
     api = Listed()
     maker = TemplateMaker(api)
-    for follow, count in ((PodFollower(api, node.book, "n1")._follow, 8), (maker._follow, 8), (maker._heed, 8)):
+    for follow, count in ((fakes.follower(api, node)._follow, 8), (maker._follow, 8), (maker._heed, 8)):
         with pytest.raises(TimeoutError):
             run(follow())
         assert api.there == [0] * count, follow

@@ -12,7 +12,7 @@ from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import claim_path
 from gemlet.kube.lost_gpus import LossTeller
-from gemlet.kube.reaper import Reaper
+from gemlet.kube.pod_events import PER_MINUTE, PodEvents
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 
@@ -35,7 +35,7 @@ def allocated_claim(uid, compute="25"):
 class TestReaper:
     def test_a_share_goes_when_the_kubelet_knows_no_holder_twice(self, node, run):
         kubelet = fakes.FakeKubelet()
-        looker = Reaper(node.book, kubelet, fakes.FakeApi(), node="n1", young=0)
+        looker = fakes.reaper(node.book, kubelet, fakes.FakeApi())
         run(node.book.open(fakes.slot_share()))
         kubelet.holders[fakes.SLOT, f"{fakes.FIRST}::0"] = Pod(namespace="default", name="p", container="c")
         for _ in range(3):
@@ -49,7 +49,7 @@ class TestReaper:
         """One that starts without an apiserver knows of no pods, and their containers run on: an idle one lost its
         share for good."""
         api = fakes.FakeApi()
-        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), api)
         where = "/api/v1/namespaces/default/pods/p"
         share = fakes.slot_share()
         run(node.book.open(share))
@@ -83,19 +83,19 @@ class TestReaper:
         api = fakes.FakeApi()
         next_one = {"metadata": NAMED | {"uid": "u2"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
         api.objects["/api/v1/namespaces/default/pods/p"] = next_one
-        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), api)
         run(looker.look())
         assert run(looker.look()) == [share.id]
 
     def test_a_clock_that_is_set_back_keeps_no_share(self, node, run):
         share = msgspec.structs.replace(fakes.slot_share(), opened=reaper.time.time() + 3600)
         run(node.book.open(share))
-        looker = Reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi(), node="n1")
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi())
         run(looker.look())
         assert run(looker.look()) == [share.id]
 
     def test_a_young_share_is_left_alone(self, node, run):
-        looker = Reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi(), node="n1")
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi(), young=reaper.YOUNG_SECONDS)
         share = msgspec.structs.replace(fakes.slot_share(), opened=reaper.time.time())
         run(node.book.open(share))
         for _ in range(3):
@@ -103,7 +103,7 @@ class TestReaper:
 
     def test_a_claim_goes_when_it_is_gone_or_another_one(self, node, run):
         api = fakes.FakeApi()
-        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), api)
         run(node.book.open(fakes.claim_share("u1")))
         run(node.book.open(fakes.claim_share("u2")))
         api.objects[claim_path("default", "u1")] = allocated_claim("u1")
@@ -119,7 +119,7 @@ class TestReaper:
         """A pod that is deleted by force, and another that uses its claim before the kubelet has ended the first: it
         starts in what was prepared, and others waited for what the scheduler had given them."""
         api = fakes.FollowedApi()
-        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), api)
         run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(16, 80))))
         claim = allocated_claim("u1", compute="80")
         (result,) = claim["status"]["allocation"]["devices"]["results"]
@@ -131,6 +131,7 @@ class TestReaper:
         for _ in range(2):
             assert run(looker.look()) == []
         assert node.daemon.opened["default/u1"][0] == fakes.amounts(16, 10)
+        run(looker._events.make())
         ((_, event),) = api.created
         assert "allocated anew while it was in use, and has 10 % and 16Gi of" in event["message"]
         run(node.book.open(fakes.claim_share("u2", granted=fakes.amounts(16, 90))))
@@ -139,10 +140,27 @@ class TestReaper:
         assert node.daemon.opened["default/u1"][0].memory == 0
         assert node.restart().shares["claim-u1"].granted.compute == 0
 
+    def test_a_claim_of_many_pods_does_not_keep_the_next_waiting(self, node, run):
+        """An event was made of each of up to 256 pods, one after the other, before the next share was looked at."""
+
+        class Silent(fakes.FollowedApi):
+            async def create(self, path, body):
+                await asyncio.Event().wait()
+
+        api = Silent()
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), api)
+        for uid in ("u1", "u2"):
+            run(node.book.open(fakes.claim_share(uid, granted=fakes.amounts(16, 40))))
+            claim = api.objects[claim_path("default", uid)] = allocated_claim(uid, compute="10")
+            claim["status"]["reservedFor"] = [{"resource": "pods", "name": f"p{n}", "uid": f"u{n}"} for n in range(99)]
+        run(looker.look())
+        assert {node.daemon.opened[f"default/{uid}"][0].limit for uid in ("u1", "u2")} == {10}
+        assert len(looker._events._waiting) == PER_MINUTE, "of a namespace"
+
     def test_a_claim_that_nobody_foresaw_costs_no_other_share_a_look(self, node, run, caplog):
         """The agent ended, and again after each start."""
         api = fakes.FakeApi()
-        looker = Reaper(node.book, fakes.FakeKubelet(), api, node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), api)
         run(node.book.open(fakes.claim_share("u1")))
         run(node.book.open(fakes.claim_share("u2")))
         api.objects[claim_path("default", "u1")] = {"metadata": {}}
@@ -155,14 +173,14 @@ class TestReaper:
             async def get(self, path, **query):
                 raise ApiError("no answer", status=0)
 
-        looker = Reaper(node.book, fakes.FakeKubelet(), Down(), node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), Down())
         run(node.book.open(fakes.claim_share("u1")))
         for _ in range(3):
             assert run(looker.look()) == []
 
     def test_a_share_in_use_is_tried_again(self, node, run, monkeypatch):
         monkeypatch.setattr("gemlet.kube.book.CLOSE_SECONDS", 0.05)
-        looker = Reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi(), node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi())
         run(node.book.open(fakes.slot_share()))
         node.daemon.busy.add("default/s0")
         for _ in range(3):
@@ -188,7 +206,8 @@ class TestLossTeller:
             await node.book.open(fakes.claim_share("u3", (fakes.FIRST,), pod=Pod(namespace="default", name="gone")))
             await node.book.open(fakes.claim_share("u4", (fakes.FIRST,)))  # of nobody yet
             await gpus.set(fakes.GPUS)
-            task = asyncio.create_task(LossTeller(api, node.book, gpus).run())
+            events = PodEvents(api)
+            tasks = [asyncio.create_task(each.run()) for each in (events, LossTeller(events, node.book, gpus))]
             assert await turns() == 0
             await gpus.set([second])
             assert await turns() == 1
@@ -196,7 +215,8 @@ class TestLossTeller:
             assert await turns() == 1
             await gpus.set([second])
             assert await turns() == 2
-            task.cancel()
+            for task in tasks:
+                task.cancel()
 
         run(scenario())
         for path, event in api.created:

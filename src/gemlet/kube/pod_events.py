@@ -1,0 +1,88 @@
+"""Warnings about pods, as `kubectl describe` shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gemlet.daemon.logs import Limiter
+from gemlet.kube.api_server import ApiError
+
+if TYPE_CHECKING:
+    from gemlet.kube.api_server import ApiServer
+    from gemlet.kube.share import Pod
+
+logger = logging.getLogger(__name__)
+
+MAX_TEXT = 1024  # of the apiserver
+PER_MINUTE = 30  # of a namespace, of what its users can cause
+MOST = 1000  # that wait to be made
+COMPONENT = "gemlet-agent"
+
+
+class PodEvents:
+    """Makes the events of a node's agent, one after the other: who tells a pod something does not wait for it."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self._limiter = Limiter(PER_MINUTE)
+        self._waiting: deque[tuple[Pod, str, str]] = deque(maxlen=MOST)
+        self._woken = asyncio.Event()
+
+    def tell(self, pod: Pod, text: str, *, reason: str, limited: bool = True) -> None:
+        """Has an event made, and logs it, unless its namespace has had `PER_MINUTE` of them; in this count is not what
+        no user can cause, which is not ``limited``."""
+        if limited and not self._limiter.allow(pod.namespace, now=time.monotonic())[0]:
+            return
+        logger.warning("pod=%s/%s %s: %s", pod.namespace, pod.name, reason, text)
+        self._waiting.append((pod, text[:MAX_TEXT], reason))
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            await self.make()
+
+    async def make(self) -> None:
+        """Makes the events that there are to be made now."""
+        while self._waiting:
+            pod, text, reason = self._waiting.popleft()
+            try:
+                uid = pod.uid or (await self._api.get(pod.path))["metadata"]["uid"]
+                meta = {"namespace": pod.namespace, "name": pod.name, "uid": uid}
+                await self._api.create(*warning(meta, text, reason=reason, component=COMPONENT))
+            except ApiError as error:
+                logger.warning("event: %s", error)
+
+
+def warning(meta: dict[str, Any], text: str, *, reason: str, component: str) -> tuple[str, dict[str, Any]]:
+    """Where to create the event, and the event.
+
+    meta: of the pod; reason: a word for programs; component: the source.
+    """
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"/api/v1/namespaces/{meta['namespace']}/events", {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        },
+        "type": "Warning",
+        "reason": reason,
+        "message": text[:MAX_TEXT],
+        "source": {"component": component},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
