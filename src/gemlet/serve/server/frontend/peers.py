@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 import struct
@@ -56,10 +57,13 @@ def of_tcp(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
 
 
 def name(transport: asyncio.BaseTransport) -> str:
-    """Whose connection it is, at no cost: the client's address, or its uid where it is connected to a Unix socket."""
+    """Whose connection it is, at little cost: the client's address, or its uid where it is connected to a Unix socket.
+
+    Addresses that one client may take at will are one name: the /64 of IPv6 that a machine is given, and 127.0.0.0/8.
+    """
     peer = transport.get_extra_info("peername")
     if isinstance(peer, tuple):
-        return str(peer[0])
+        return _folded(str(peer[0]))
     connection = transport.get_extra_info("socket")
     return f"uid {of_unix(connection)}" if connection is not None else ""
 
@@ -88,6 +92,17 @@ def has_gone(transport: asyncio.BaseTransport) -> bool:
     except OSError:
         return True
     return state[0] == _CLOSED
+
+
+@functools.lru_cache(maxsize=1024)
+def _folded(text: str) -> str:
+    try:
+        address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+    except ValueError:
+        return text
+    if address.version == 6:
+        return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+    return "127.0.0.0/8" if address.is_loopback else str(address)
 
 
 def _plain(address: Address) -> Address:

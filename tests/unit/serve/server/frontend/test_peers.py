@@ -90,3 +90,25 @@ def test_a_client_that_has_gone_is_nobody():
             with pytest.raises(OSError, match="reset"):
                 connection.recv(1)
             assert peers.of_transport(mock.Mock(get_extra_info=lambda _: connection)) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("127.0.0.1", "127.0.0.0/8"),
+        ("127.9.9.9", "127.0.0.0/8"),
+        ("::ffff:127.3.2.1", "127.0.0.0/8"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("no address", "no address"),
+    ],
+)
+def test_the_addresses_that_a_client_may_take_at_will_are_one(address, name):
+    """A new one for each connection was a new turn for each."""
+    transport = mock.Mock()
+    transport.get_extra_info.side_effect = {"peername": (address, 1)}.get
+    assert peers.name(transport) == name
