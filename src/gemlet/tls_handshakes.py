@@ -8,6 +8,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+from gemlet import peers
 from gemlet.tls_reading import Reading
 from gemlet.turns import Turns
 
@@ -22,8 +23,9 @@ PART = 4  # of the connections that there may be, one of so many may be at its h
 
 class Handshakes:
     """Listens as an asyncio.Server does. ``most``: connections that there may be; a part of them may be at their
-    handshake, and beyond it the oldest ends of the address that has the most. ``begin_s``: seconds for a handshake.
-    ``end_s``: seconds for the end of TLS, which takes the client's answer, and for what is still to be written then."""
+    handshake, and beyond it the oldest of the peer (`peers.name`) with the most ends. ``begin_s``: seconds for a
+    handshake. ``end_s``: seconds for the end of TLS, which takes the client's answer, and for what is still to be
+    written then."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Handshakes:
         self._most = max(1, most // PART)
         self._loop = asyncio.get_running_loop()
         self._turns = Turns(self._loop)
-        self._under_way: dict[str, dict[socket.socket, None]] = {}  # by address, the oldest first
+        self._under_way: dict[str, dict[socket.socket, None]] = {}  # by peer, the oldest first
         self._count = 0
         self._shaking: set[asyncio.Task[None]] = set()
         self._accepting = {self._loop.create_task(self._accept(each)) for each in self.sockets}
@@ -63,12 +65,12 @@ class Handshakes:
     async def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
-                accepted, address = await self._loop.sock_accept(listening)
+                accepted, _ = await self._loop.sock_accept(listening)
             except OSError as error:
                 logger.warning("no connection can be accepted: %s", error.strerror)
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
-            peer = str(address[0])
+            peer = peers.name(accepted)
             if self._count >= self._most:
                 self._end_one()
             self._under_way.setdefault(peer, {})[accepted] = None

@@ -4,10 +4,12 @@ would keep everybody waiting."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,10 +31,12 @@ LEAST_S = 1e-6  # that a clock tells apart
 
 
 class Turns:
-    """Work that is divided into pieces. What is asked for in a turn of the loop goes on in the next one at best."""
+    """Work that is divided into pieces. What is asked for in a turn of the loop goes on in the next one at best. To be
+    made in the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread = threading.get_ident()
         self.clock = time.perf_counter  # uvloop's own knows milliseconds only, in which much is done
         self._small_s = 0.0  # that small pieces took since they had room last
         self._waiting: _Queue = {}
@@ -55,6 +59,15 @@ class Turns:
                 return
             due = False
             take_out()
+
+    def call(self, begin: Callable[..., None], *args: Any) -> None:
+        """Has the loop call what begins such work, from any thread; nothing is called where the loop has ended."""
+        if threading.get_ident() == self._thread:
+            if not self._loop.is_closed():
+                begin(*args)
+        else:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(begin, *args)
 
     def over(self) -> bool:
         """Whether others have their turn now: to be asked before each piece. Where several wait, after each: so those

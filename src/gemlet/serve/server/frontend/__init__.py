@@ -9,6 +9,7 @@ request_checks.py shapes, sizes and texts that a request may have;  request_para
 connections.py   listens for either protocol, and chooses which connections there may be
 http_server.py   what those of HTTP share;  http_connection.py: one of them: turns, order of answers, back pressure
 http_incoming.py the request that comes on one, as it is parsed
+large_body.py    what comes piece by piece, whose memory goes back in turns
 http_exchange.py a request and its answer;  http_inference.py: inference;  http_routes.py: everything else
 grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a request and its answer as messages
 raw_messages.py  usual requests over gRPC, read by their bytes
@@ -17,7 +18,6 @@ grpc_call.py     one call;  grpc_header.py: what it asks for;  grpc_wire.py: gRP
 grpc_frames.py   whether a header has begun that has no end yet
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  region_write.py: writes there;  region_writer.py: in processes
-peers.py         which user a client is
 device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much

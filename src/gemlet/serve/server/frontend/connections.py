@@ -11,7 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemlet.serve.server.frontend import limits, peers
+from gemlet import peers
+from gemlet.serve.server.frontend import limits
 from gemlet.serve.server.frontend.holdings import Holdings
 from gemlet.serve.server.frontend.limits import Limits
 from gemlet.tls_handshakes import Handshakes
@@ -37,7 +38,7 @@ class Client(Protocol):
 
     active: float  # when it was last heard of
     asked: bool  # whether it has ever begun a request
-    peer: str  # whose it is, as far as the kernel says without being asked: an address, or the user of a Unix socket
+    peer: str  # whose it is: peers.name()
     began: float | None  # when a request began that is not complete
 
     @property
@@ -146,7 +147,7 @@ class Server:
 
     def enter(self, connection: Client, transport: asyncio.BaseTransport) -> bool:
         """Knows the connection from now on; False if there is no room for it."""
-        connection.peer = peers.name(transport)
+        connection.peer = peers.name(transport.get_extra_info("socket"))
         self.connections.add(connection)
         self._of_peer[connection.peer] += 1
         return len(self.connections) <= self.most_connections or self._make_room(connection)

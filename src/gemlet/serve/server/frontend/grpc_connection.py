@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
 from ngh2.events import DataReceived, RequestReceived, StreamClosed, StreamReset, TrailersReceived
 
-from gemlet.serve.server.frontend import grpc_header, grpc_wire, limits, peers
+from gemlet import peers
+from gemlet.serve.server.frontend import grpc_header, grpc_wire, limits
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_frames import Frames
 from gemlet.serve.server.frontend.grpc_rest import Rest
 from gemlet.serve.server.frontend.grpc_wire import Status
+from gemlet.serve.server.frontend.large_body import LargeBody
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 from gemlet.turns import or_abort
 
@@ -281,6 +283,8 @@ class GrpcConnection(asyncio.Protocol):
             self._acknowledge(nbytes, number)
         else:
             call.buffer += event.data
+            if len(call.buffer) > limits.HERE_BYTES and type(call.buffer) is bytearray:
+                call.buffer = LargeBody(call.buffer, self.server.turns, self.peer)
             call.unacknowledged += nbytes
             if not event.end_stream:
                 self.look(call)

@@ -15,6 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from gemlet import peers
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.server.frontend import (
@@ -23,11 +24,11 @@ from gemlet.serve.server.frontend import (
     http_routes,
     intake,
     limits,
-    peers,
     unpacking,
 )
 from gemlet.serve.server.frontend.http_exchange import Exchange
 from gemlet.serve.server.frontend.http_incoming import Bad, Incoming
+from gemlet.serve.server.frontend.large_body import LargeBody
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 from gemlet.turns import or_abort
 
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol):
         self.server.leave(self)
         self.server.holdings.drop(self)
         self._transport = None
-        bodies = [self._request.close()]  # it and the regions know this connection, and would keep it
+        self._request.close()  # it and the regions know this connection, and would keep it
         self.regions = self._service.regions.of(_nobody)
         self._closing = True
         for exchange in self._exchanges:
@@ -111,10 +112,8 @@ class Connection(asyncio.Protocol):
         self._exchanges.clear()
         self._control.clear()
         self._unread = b""
-        tasks = list(self._tasks)  # thousands of connections may end at once, each with many, or with a large body
+        tasks = list(self._tasks)  # thousands of connections may end at once, each with many
         self.server.turns.empty(self.peer, tasks, lambda: tasks.pop().cancel())
-        if len(bodies[0]) > limits.COPY_BYTES:
-            self.server.turns.empty(self.peer, bodies, bodies.pop)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -366,6 +365,9 @@ class Connection(asyncio.Protocol):
         if request.expects and self._transport is not None and not self._exchanges:
             self._transport.write(CONTINUE)
         return most
+
+    def large(self, begun: bytes) -> bytearray:
+        return LargeBody(begun, self.server.turns, self.peer)
 
     def complete(self) -> None:
         request, parser = self._request, self._request.parser

@@ -34,6 +34,10 @@ class Connection(Protocol):
         """All of it is here."""
         ...
 
+    def large(self, begun: bytes) -> bytearray:
+        """A body that begins so, and of which more comes."""
+        ...
+
 
 class Incoming:
     """One after another of a connection. They know each other until ``close``."""
@@ -63,13 +67,10 @@ class Incoming:
         self._transfer = b""  # encoding
         self._most = limits.CONTROL_BYTES
 
-    def close(self) -> bytes | bytearray:
-        """Nothing more comes. Else the parser, this and the connection would keep each other. Gives what came of a
-        body: its memory goes back to the system when that is let go, which takes its time."""
-        body = self.body
+    def close(self) -> None:
+        """Nothing more comes. Else the parser, this and the connection would keep each other."""
         self._connection = self.parser = None
         self.reset()
-        return body
 
     @property
     def body_left(self) -> int:
@@ -159,8 +160,8 @@ class Incoming:
             self.body = body
         elif isinstance(self.body, bytearray):
             self.body += body
-        else:
-            self.body = bytearray(self.body + body)
+        elif self._connection is not None:
+            self.body = self._connection.large(self.body + body)
         self.body_bytes += len(body)
         if self.body_bytes > self._most:
             raise Bad(413, f"the body has more than {self._most} bytes")

@@ -1,8 +1,8 @@
 """Shared memory that clients registered: inputs are read from it, outputs written into it.
 
 A client reads and writes by the server's hand only what is its own: an object belongs to the user who is at the other
-end of the connection, which the kernel tells for this machine (peers.py). A client elsewhere has no shared memory here.
-Regions of one user are not those of another, whatever their names.
+end of the connection, which the kernel tells for this machine (gemlet/peers.py). A client elsewhere has no
+shared memory here. Regions of one user are not those of another, whatever their names.
 
 It is read as a file, and written by the kernel (region_write.py): its owner may make it smaller at any time, and
 touching a mapped page that is gone ends the process. A copy also keeps what was checked from changing before its batch

@@ -62,7 +62,9 @@ async def silent_one(port, address="127.0.0.1"):
     return reader, writer
 
 
-def test_the_client_with_the_most_connections_makes_room_first():
+def test_the_client_with_the_most_connections_makes_room_first(monkeypatch):
+    monkeypatch.setattr("gemlet.peers.name", lambda connection: connection.getpeername()[0])
+
     async def run():
         server = GrpcServer(Service(), Limits(connections=8))
         port = await server.listen("127.0.0.1", 0)

@@ -66,7 +66,9 @@ def with_server(authority, scenario):
     asyncio.run(run())
 
 
-def test_the_oldest_handshakes_of_the_address_with_the_most_end(authority):
+def test_the_oldest_handshakes_of_the_peer_with_the_most_end(authority, monkeypatch):
+    monkeypatch.setattr("gemlet.peers.name", lambda connection: connection.getpeername()[0])
+
     async def scenario(port, ask):
         other, *writers = await silent(port, "127.0.0.2")
         many = [await silent(port) for _ in range(3 * MOST)]

@@ -14,9 +14,9 @@ from unittest import mock
 
 import pytest
 
+from gemlet import peers as peers_module
 from gemlet.serve.dispatch.call import Answered, Tensor
 from gemlet.serve.server.frontend import limits, logs, unpacking
-from gemlet.serve.server.frontend import peers as peers_module
 from gemlet.serve.server.frontend.access import Tokens
 from gemlet.serve.server.frontend.http_connection import Connection
 from gemlet.serve.server.frontend.http_exchange import Exchange

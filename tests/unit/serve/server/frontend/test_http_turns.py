@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import weakref
 
 import pytest
 
@@ -15,6 +14,7 @@ from gemlet.serve.server.frontend import http_connection, http_incoming, limits
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
+from gemlet.serve.server.frontend.large_body import PIECE_BYTES
 from gemlet.serve.server.frontend.one_by_one import OneByOne
 from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
 from tests.unit.serve.stand_in import Service, Transport, connect, replies
@@ -329,34 +329,26 @@ def test_a_body_for_which_there_is_no_memory_has_an_answer(monkeypatch):
     assert b"no memory" in body
 
 
-class Body(bytearray):
-    """Weak references to one know whether it is still there."""
-
-    __hash__ = object.__hash__
-
-
 @pytest.mark.usefixtures("_short")
-def test_large_bodies_of_clients_who_end_at_once_are_let_go_one_in_a_turn():
-    """To give the memory of 20 MiB back to the system takes a millisecond."""
+def test_large_bodies_of_clients_who_end_at_once_are_let_go_a_piece_in_a_turn(monkeypatch):
+    """To give the memory of 20 MiB back to the system takes two milliseconds."""
+    dropped = []
+    monkeypatch.setattr("gemlet.own_memory.drop", lambda place, nbytes: dropped.append(place))
     begun = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % limits.Limits().request_bytes
 
     async def run():
         service = Service()
         server = HttpServer(service)
         clients = [connect(service, server) for _ in range(10)]
-        bodies = weakref.WeakSet()
         for connection, transport in clients:
             connection.data_received(begun)
             await turns_until(lambda transport=transport: transport.reading)
-            connection._request.body = body = Body(2 * limits.COPY_BYTES)
-            bodies.add(body)
-            del body
-        assert len(bodies) == 10
+            connection._request.body = connection.large(bytes(3 * PIECE_BYTES))  # in which two are whole at least
         for connection, _ in clients:
             connection.connection_lost(None)
-        assert len(bodies) == 10
-        for left in range(9, -1, -1):
-            await asyncio.sleep(0)
-            assert len(bodies) == left
+        for _ in range(20):
+            assert len(dropped) <= 1
+            dropped.clear()
+            await turns_until(lambda: dropped)
 
     asyncio.run(run())

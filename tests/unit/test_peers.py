@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from gemlet.serve.server.frontend import peers
+from gemlet import peers
 
 OTHER = 4321
 CLIENT = """
@@ -96,19 +96,33 @@ def test_a_client_that_has_gone_is_nobody():
     ("address", "name"),
     [
         ("192.0.2.7", "192.0.2.7"),
-        ("127.0.0.1", "127.0.0.0/8"),
-        ("127.9.9.9", "127.0.0.0/8"),
-        ("::ffff:127.3.2.1", "127.0.0.0/8"),
         ("::ffff:192.0.2.7", "192.0.2.7"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
-        ("::1", "::/64"),
         ("no address", "no address"),
     ],
 )
 def test_the_addresses_that_a_client_may_take_at_will_are_one(address, name):
     """A new one for each connection was a new turn for each."""
-    transport = mock.Mock()
-    transport.get_extra_info.side_effect = {"peername": (address, 1)}.get
-    assert peers.name(transport) == name
+    connection = mock.Mock()
+    connection.getpeername.return_value = (address, 1)
+    assert peers.name(connection) == name
+
+
+@pytest.mark.parametrize(
+    ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.9.9.9"), (socket.AF_INET6, "::1")]
+)
+def test_within_this_machine_a_client_is_its_user(family, address):
+    """All who connect to 127.0.0.1 were one, and who took another address for each connection was many."""
+    with closing(listener(family, address)) as server, closing(socket.create_connection(server.getsockname()[:2])):
+        connection, _ = server.accept()
+        with closing(connection):
+            assert peers.name(connection) == f"uid {os.getuid()}"
+
+
+def test_a_client_of_this_machine_that_nobody_knows_has_a_name(monkeypatch):
+    monkeypatch.setattr(peers, "of_socket", lambda connection: None)
+    connection = mock.Mock()
+    connection.getpeername.return_value = ("127.0.0.1", 1)
+    assert peers.name(connection) == "this machine"

@@ -6,7 +6,7 @@ import functools
 import ipaddress
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,10 +27,11 @@ NLM_F_REQUEST = 1
 ANSWER_BYTES = 4096
 ANSWER_S = 1.0
 FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+Connection = Any  # a socket, or what the event loop gives for one
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def of_unix(connection: socket.socket) -> int | None:
+def of_unix(connection: Connection) -> int | None:
     """The uid that connected, of a Unix socket."""
     try:
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
@@ -56,23 +57,45 @@ def of_tcp(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
         return None
 
 
-def name(transport: asyncio.BaseTransport) -> str:
-    """Whose connection it is, at little cost: the client's address, or its uid where it is connected to a Unix socket.
+def name(connection: Connection | None) -> str:
+    """Who is served and limited as one, by a connection: within this machine a user, elsewhere an address.
 
-    Addresses that one client may take at will are one name: the /64 of IPv6 that a machine is given, and 127.0.0.0/8.
+    A machine has any address of its IPv6 network of 64 bits at will, so that all of them are one.
     """
-    peer = transport.get_extra_info("peername")
-    if isinstance(peer, tuple):
-        return _folded(str(peer[0]))
-    connection = transport.get_extra_info("socket")
-    return f"uid {of_unix(connection)}" if connection is not None else ""
+    if connection is None:
+        return ""
+    try:
+        peer = connection.getpeername()
+    except OSError:  # it has gone
+        return ""
+    address, place = _place(str(peer[0])) if isinstance(peer, tuple) else (None, "")
+    if place and not (address is not None and address.is_loopback):
+        return place
+    uid = of_socket(connection)
+    return place if uid is None else f"uid {uid}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _place(text: str) -> tuple[Address | None, str]:
+    """An address, and what it is one of."""
+    try:
+        address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+    except ValueError:
+        return None, text
+    if address.is_loopback:
+        return address, "this machine"
+    network = ipaddress.ip_network((int(address) >> 64 << 64, 64)) if address.version == 6 else address
+    return address, str(network)
 
 
 def of_transport(transport: asyncio.BaseTransport) -> int | None:
     """The uid at the other end of a connection of the event loop; None if it is not known, or the client has gone."""
     connection = transport.get_extra_info("socket")
-    if connection is None:
-        return None
+    return None if connection is None else of_socket(connection)
+
+
+def of_socket(connection: Connection) -> int | None:
+    """As `of_transport`."""
     if connection.family == socket.AF_UNIX:
         return of_unix(connection)
     try:
@@ -92,17 +115,6 @@ def has_gone(transport: asyncio.BaseTransport) -> bool:
     except OSError:
         return True
     return state[0] == _CLOSED
-
-
-@functools.lru_cache(maxsize=1024)
-def _folded(text: str) -> str:
-    try:
-        address = _plain(ipaddress.ip_address(text.partition("%")[0]))
-    except ValueError:
-        return text
-    if address.version == 6:
-        return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
-    return "127.0.0.0/8" if address.is_loopback else str(address)
 
 
 def _plain(address: Address) -> Address:
