@@ -8,18 +8,15 @@ request once would look as large for ever.
 from __future__ import annotations
 
 import ctypes
-import mmap
-from functools import cache
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, ARENAS = -3, -1, -8  # of mallopt(3)
 LARGE_BYTES = 1 << 20  # more than the event loop reads at once: what is mapped has to be cleared page by page
 HEAPS = 2
-PAGE = mmap.PAGESIZE
 
 
 def give_back() -> None:
     """For this process, from now on. Nothing happens where the C library is not GNU's."""
-    tune = getattr(_libc(), "mallopt", None)
+    tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:
         for parameter, value in ((MMAP_THRESHOLD, LARGE_BYTES), (TRIM_THRESHOLD, LARGE_BYTES), (ARENAS, HEAPS)):
             tune(parameter, value)
@@ -27,23 +24,6 @@ def give_back() -> None:
 
 def trim() -> None:
     """What is free within heaps, too."""
-    release = getattr(_libc(), "malloc_trim", None)
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if release is not None:
         release(0)
-
-
-def pieces(buffer: bytearray, nbytes: int) -> list[int]:
-    """Where in the memory of a buffer there are whole pieces of ``nbytes``, which are whole pages."""
-    first = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) if buffer else 0
-    begin = -(-first // PAGE) * PAGE
-    return list(range(begin, first + len(buffer) - nbytes + 1, nbytes))
-
-
-def drop(place: int, nbytes: int) -> None:
-    """What is in one of `pieces` is nobody's any more: the system has it back before the buffer is let go."""
-    _libc().madvise(ctypes.c_void_p(place), ctypes.c_size_t(nbytes), mmap.MADV_DONTNEED)
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Refusal
+    from gemlet.serve.server.frontend.large_body import LargeBody
     from gemlet.serve.server.frontend.one_by_one import OneByOne
     from gemlet.serve.server.frontend.regions import UserRegions
 
@@ -104,7 +105,7 @@ class GrpcCall:
         self.encoding = b""
         self.trace = ""  # W3C's traceparent
         self.over = False
-        self.buffer = bytearray()  # of messages that are not whole, or not taken
+        self.buffer: bytearray | LargeBody = bytearray()  # of messages that are not whole, or not taken
         self.began: float | None = None  # loop time since which its client has owed the rest of a message
         self.half_closed = False  # by the client
         self.end_seen = False

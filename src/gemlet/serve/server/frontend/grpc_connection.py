@@ -282,14 +282,20 @@ class GrpcConnection(asyncio.Protocol):
         if call is None or call.handler is None or call.over:
             self._acknowledge(nbytes, number)
         else:
-            call.buffer += event.data
-            if len(call.buffer) > limits.HERE_BYTES and type(call.buffer) is bytearray:
-                call.buffer = LargeBody(call.buffer, self.server.turns, self.peer)
+            call.buffer.extend(event.data)
+            if len(call.buffer) > limits.HERE_BYTES and isinstance(call.buffer, bytearray):
+                self._enlarge(call, call.buffer)
             call.unacknowledged += nbytes
             if not event.end_stream:
                 self.look(call)
         if event.end_stream:
             self._half_closed(number)
+
+    def _enlarge(self, call: GrpcCall, buffer: bytearray) -> None:
+        """A large message has all the room that it needs, and what may come after it before it is taken."""
+        message = grpc_wire.bytes_of_first(buffer)
+        if limits.COPY_BYTES < message <= self.server.limits.request_bytes:
+            call.buffer = LargeBody(buffer, message + len(buffer) + STREAM_WINDOW, self.server.turns, self.peer)
 
     def _trailers(self, event: TrailersReceived) -> None:
         self._half_closed(event.stream_id)

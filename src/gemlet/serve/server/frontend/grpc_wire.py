@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from gemlet.serve.server.frontend import limits, pieces
+from gemlet.serve.server.frontend.large_body import LargeBody
 from gemlet.serve.server.frontend.status import GRPC
 
 if TYPE_CHECKING:
@@ -58,7 +59,12 @@ def framed(message: Sequence[Buffer]) -> list[Buffer]:
     return [b"".join(parts)] if nbytes <= limits.COPY_BYTES else pieces.joined(parts)
 
 
-def taken(buffer: bytearray, most: int) -> tuple[bool, Buffer, bytearray] | None:
+def bytes_of_first(buffer: bytearray | LargeBody) -> int:
+    """Of the first message, whose prefix is here."""
+    return int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+
+
+def taken(buffer: bytearray | LargeBody, most: int) -> tuple[bool, Buffer, bytearray] | None:
     """The first message of what came, whether it is compressed, and what came after it; None: it is not whole yet.
 
     A large message is a view of the buffer, unless that has so much more that it would be kept for little. Raises
@@ -66,18 +72,21 @@ def taken(buffer: bytearray, most: int) -> tuple[bool, Buffer, bytearray] | None
     """
     if len(buffer) < PREFIX_BYTES:
         return None
-    end = PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+    end = PREFIX_BYTES + bytes_of_first(buffer)
     if end > PREFIX_BYTES + most:
         raise TooLong(f"the message has {end - PREFIX_BYTES} bytes: expected at most {most}")
     if len(buffer) < end:
         return None
+    if isinstance(buffer, LargeBody):
+        whole = buffer.view()
+        return bool(whole[0]), whole[PREFIX_BYTES:end], bytearray(whole[end:])
     compressed, message = bool(buffer[0]), memoryview(buffer)[PREFIX_BYTES:end]
     if end > (limits.HERE_BYTES if end == len(buffer) else limits.COPY_BYTES):
         return compressed, message, buffer[end:]
-    whole = bytes(message)
+    copied = bytes(message)
     message.release()
     del buffer[:end]
-    return compressed, whole, buffer
+    return compressed, copied, buffer
 
 
 def timeout_ms(value: bytes) -> float | None:

@@ -366,8 +366,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(CONTINUE)
         return most
 
-    def large(self, begun: bytes) -> bytearray:
-        return LargeBody(begun, self.server.turns, self.peer)
+    def large(self, begun: bytes | bytearray, room: int) -> LargeBody:
+        return LargeBody(begun, room, self.server.turns, self.peer)
 
     def complete(self) -> None:
         request, parser = self._request, self._request.parser
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol):
             exchange.trace = request.trace.decode("latin-1")
         exchange.keep_alive = parser.should_keep_alive()
         self._exchanges.append(exchange)
-        body = request.body
+        body = request.body.view() if isinstance(request.body, LargeBody) else request.body
         self.waits(exchange, request.body_bytes)
         url, header, encoding = request.url, request.json_length, request.encoding
         method = parser.get_method()

@@ -3,11 +3,14 @@ there may be. The parser keeps a header, and this a body, until they are whole."
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
 from gemlet.serve.server.frontend import limits
+
+if TYPE_CHECKING:
+    from gemlet.serve.server.frontend.large_body import LargeBody
 
 TRACE_BYTES = 64  # of a traceparent, which has 55
 
@@ -34,8 +37,8 @@ class Connection(Protocol):
         """All of it is here."""
         ...
 
-    def large(self, begun: bytes) -> bytearray:
-        """A body that begins so, and of which more comes."""
+    def large(self, begun: bytes | bytearray, room: int) -> LargeBody:
+        """A body that begins so, and of which more comes. Raises MemoryError."""
         ...
 
 
@@ -61,7 +64,7 @@ class Incoming:
         self.site = b""
         self.header_complete = False
         self.content_length = 0
-        self.body: bytes | bytearray = b""
+        self.body: bytes | bytearray | LargeBody = b""
         self.body_bytes = 0
         self._header_bytes = 0
         self._transfer = b""  # encoding
@@ -156,15 +159,18 @@ class Incoming:
 
     def on_body(self, body: bytes) -> None:
         self.unfinished = 0
-        if not self.body_bytes:
-            self.body = body
-        elif isinstance(self.body, bytearray):
-            self.body += body
-        elif self._connection is not None:
-            self.body = self._connection.large(self.body + body)
         self.body_bytes += len(body)
         if self.body_bytes > self._most:
             raise Bad(413, f"the body has more than {self._most} bytes")
+        if not self.body:
+            self.body = body
+        elif not isinstance(self.body, bytes):
+            self.body.extend(body)
+        else:
+            self.body = bytearray(self.body + body)
+        large = max(self.body_bytes, self.content_length) > limits.COPY_BYTES
+        if large and isinstance(self.body, bytearray) and self._connection is not None:
+            self.body = self._connection.large(self.body, self.content_length or self._most)
 
     def on_message_complete(self) -> None:
         # Where the client offers another protocol, the parser has not read the body, and raises after this: _feed().

@@ -1,15 +1,16 @@
-"""A body that comes piece by piece, and whose memory goes back to the system in turns.
+"""A body that comes piece by piece, in memory of its own.
 
-The system takes 0.1 ms and more for each MiB that it gets back, so that a body of 64 MiB would stop the event loop for
-7 ms, whoever lets it go last: a client that leaves, a request that was answered, one that was refused.
+Memory that grows is copied, or moved, again and again, and the system takes 0.1 ms and more for each MiB that it gets
+back: a body of 64 MiB would stop the event loop for 7 ms, whoever lets it go last, be it a client that leaves or a
+request that was answered. So there is room for all of it from the begin, which is no memory before something is there,
+and it goes back in turns.
 """
 
 from __future__ import annotations
 
+import mmap
 from functools import partial
-from typing import TYPE_CHECKING, SupportsIndex
-
-from gemlet import own_memory
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gemlet.turns import Turns
@@ -17,28 +18,54 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 << 20  # that go back at once
 
 
-class LargeBody(bytearray):
-    """Of a ``peer``, whose turn it is when pieces of it go back."""
+class LargeBody:
+    """Of a ``peer``, whose turn it is when pieces of it go back. ``room``: bytes that it may have at most."""
 
-    __slots__ = ("_peer", "_turns")
+    __slots__ = ("_memory",)
 
-    def __init__(self, begun: bytes | bytearray, turns: Turns, peer: str) -> None:
-        self._turns: Turns | None = turns
-        self._peer = peer
-        super().__init__(begun)
+    def __init__(self, begun: bytes | bytearray, room: int, turns: Turns, peer: str) -> None:
+        """Raises MemoryError."""
+        try:
+            self._memory = _Memory(room)
+        except OSError:
+            raise MemoryError from None
+        self._memory.turns, self._memory.peer = turns, peer
+        self.extend(begun)
+
+    def __len__(self) -> int:
+        return self._memory.filled
+
+    def extend(self, piece: bytes | bytearray) -> None:
+        """What comes next."""
+        begin = self._memory.filled
+        self._memory[begin : begin + len(piece)] = piece
+        self._memory.filled += len(piece)
+
+    def __getitem__(self, part: slice) -> bytes:
+        return self.view()[part].tobytes()
+
+    def view(self) -> memoryview:
+        """All that has come. It may live for longer than this."""
+        return memoryview(self._memory)[: self._memory.filled]
+
+
+class _Memory(mmap.mmap):
+    turns: Turns | None = None
+    peer = ""
+    filled = 0  # bytes
+
+    def __new__(cls, room: int) -> _Memory:
+        return super().__new__(cls, -1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def __del__(self) -> None:
         """Nobody has it any more, nor a view of it. It lives on until what it held is gone."""
-        turns, self._turns = self._turns, None  # once
-        if turns is not None and len(self) > PIECE_BYTES:
+        turns, self.turns = self.turns, None  # once
+        if turns is not None and self.filled > PIECE_BYTES:
             turns.call(self._let_go, turns)
 
-    def __reduce_ex__(self, _protocol: SupportsIndex) -> tuple[type[bytes], tuple[bytes]]:
-        return bytes, (bytes(self),)  # for another process
-
     def _let_go(self, turns: Turns) -> None:
-        places = own_memory.pieces(self, PIECE_BYTES)
-        turns.empty(self._peer, places, partial(self._drop, places))
+        places = list(range(0, self.filled - PIECE_BYTES, PIECE_BYTES))
+        turns.empty(self.peer, places, partial(self._drop, places))
 
     def _drop(self, places: list[int]) -> None:
-        own_memory.drop(places.pop(), PIECE_BYTES)
+        self.madvise(mmap.MADV_DONTNEED, places.pop(), PIECE_BYTES)

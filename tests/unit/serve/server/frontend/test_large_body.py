@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import mmap
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gemlet import own_memory
+from gemlet.serve.server.frontend import grpc_wire, large_body
 from gemlet.serve.server.frontend.large_body import PIECE_BYTES, LargeBody
 from gemlet.turns import Turns
 from tests.unit.serve.server.frontend.test_http_turns import turns_until
 
 MIB = 1 << 20
+ROOM = 8 * MIB
 
 
 @pytest.fixture
 def dropped(monkeypatch):
+    """Begin and bytes of each piece that goes back, which it does."""
     found = []
-    monkeypatch.setattr("gemlet.own_memory.drop", lambda place, nbytes: found.append((place, nbytes)))
+
+    class Told(large_body._Memory):
+        def madvise(self, advice, begin, nbytes):
+            found.append((begin, nbytes))
+            super().madvise(advice, begin, nbytes)
+
+    monkeypatch.setattr(large_body, "_Memory", Told)
     return found
 
 
-def resident(place):
-    """KiB of the mapping in which a place is."""
+def body(nbytes=5 * MIB, room=ROOM):
+    made = LargeBody(b"", room, Turns(asyncio.get_running_loop()), "peer")
+    piece = bytes(range(256)) * 256
+    for _ in range(nbytes // len(piece)):
+        made.extend(piece)
+    return made
+
+
+def resident(data):
+    """KiB of the mapping in which ``data`` is."""
+    place = np.frombuffer(data, np.uint8).ctypes.data
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     for line in lines:
         begin, dash, end = line.split()[0].partition("-")
@@ -35,80 +52,97 @@ def resident(place):
     raise LookupError(place)
 
 
-def test_what_is_dropped_is_the_systems_again_while_the_buffer_is_there():
-    whole = bytearray(64 * MIB)
-    places = own_memory.pieces(whole, MIB)
-    assert len(places) >= 63
-    assert all(place % own_memory.PAGE == 0 for place in places)
-    assert resident(places[5]) >= 64 * 1024
-    for place in places[1:-1]:
-        own_memory.drop(place, MIB)
-    assert resident(places[5]) < 8 * 1024
-    assert not any(whole[-10:])
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, MIB - 1])
-def test_there_are_no_pieces_in_what_is_small(nbytes):
-    assert own_memory.pieces(bytearray(nbytes), MIB) == []
-
-
-def test_pieces_are_within_a_buffer_whose_begin_was_cut_off():
-    whole = bytearray(4 * MIB)
-    del whole[:100]
-    first = np.frombuffer(whole, np.uint8).ctypes.data
-    places = own_memory.pieces(whole, MIB)
-    assert first <= places[0]
-    assert places[-1] + MIB <= first + len(whole)
-
-
-def test_it_goes_when_the_last_view_of_it_goes(dropped):
+def test_room_is_no_memory_before_something_is_there():
     async def run():
-        body = LargeBody(bytes(MIB), Turns(asyncio.get_running_loop()), "peer")
-        for _ in range(4):
-            body += bytes(MIB)
-        view = np.frombuffer(memoryview(body)[100:], np.uint8)
-        del body
-        assert not dropped
-        del view
-        await turns_until(lambda: len(dropped) >= 4)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        gc.collect()
+        made = body(MIB, 512 * MIB)
+        assert len(made) == MIB
+        assert resident(made.view()) < 4 * 1024
+        assert bytes(made.view()) == bytes(range(256)) * 4096
+        assert made[1:4] == b"\1\2\3"
 
     asyncio.run(run())
-    assert 4 <= len(dropped) <= 5, "each piece once"
-    assert {nbytes for _, nbytes in dropped} == {PIECE_BYTES}
+
+
+def test_it_goes_piece_by_piece_when_the_last_view_of_it_goes(dropped):
+    async def run():
+        made = body()
+        data = np.frombuffer(made.view()[100:], np.uint8)
+        del made
+        assert not dropped
+        assert data[0] == 100
+        del data
+        await turns_until(lambda: len(dropped) == 4)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert sorted(dropped) == [(at * PIECE_BYTES, PIECE_BYTES) for at in range(4)], "each once"
+
+
+def test_what_has_gone_back_is_the_systems():
+    async def run():
+        memory = body(64 * MIB, 64 * MIB)._memory
+        assert resident(memory) >= 64 * 1024
+        places = [16 * MIB, 17 * MIB]
+        memory._drop(places)
+        memory._drop(places)
+        assert resident(memory) <= 62 * 1024
+
+    asyncio.run(run())
 
 
 def test_a_thread_may_be_the_last_that_has_it(dropped):
     async def run():
-        shared = Turns(asyncio.get_running_loop())
-        kept = [LargeBody(bytes(4 * MIB), shared, "peer")]
+        kept = [body()]
         await asyncio.to_thread(kept.clear)
-        await turns_until(lambda: len(dropped) >= 3)
+        await turns_until(lambda: len(dropped) == 4)
 
     asyncio.run(run())
 
 
-def test_it_is_let_go_at_once_where_the_loop_has_ended(dropped):
+@pytest.mark.parametrize("where", ["here", "in a thread"])
+def test_it_goes_at_once_where_the_loop_has_ended(dropped, where):
     async def run():
-        return [LargeBody(bytes(4 * MIB), Turns(asyncio.get_running_loop()), "peer")]
+        return [body()]
 
     kept = asyncio.run(run())
-    thread = threading.Thread(target=kept.clear)
-    thread.start()
-    thread.join()
+    if where == "here":
+        kept.clear()
+    else:
+        thread = threading.Thread(target=kept.clear)
+        thread.start()
+        thread.join()
     assert not dropped
 
 
-def test_one_without_memory_says_nothing(monkeypatch, capsys):
-    async def run():
-        with pytest.raises(MemoryError):
-            LargeBody(Without(), Turns(asyncio.get_running_loop()), "peer")
+def test_where_there_is_no_room_it_is_said_as_elsewhere(monkeypatch):
+    def full(*_, **__):
+        raise OSError(12, "Cannot allocate memory")
 
-    class Without:
-        def __index__(self):
-            raise MemoryError
+    async def run():
+        monkeypatch.setattr(large_body, "_Memory", full)
+        with pytest.raises(MemoryError):
+            body()
 
     asyncio.run(run())
-    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("after", [0, 300])
+def test_a_message_of_grpc_is_a_view_of_it(after):
+    async def run():
+        nbytes = 3 * MIB
+        buffer = bytearray(b"\1" + nbytes.to_bytes(4, "big") + b"begin")
+        assert grpc_wire.bytes_of_first(buffer) == nbytes
+        made = LargeBody(buffer, ROOM, Turns(asyncio.get_running_loop()), "peer")
+        assert grpc_wire.taken(made, nbytes) is None
+        made.extend(bytes(nbytes - 5) + b"x" * after)
+        compressed, message, rest = grpc_wire.taken(made, nbytes)
+        assert (compressed, bytes(message[:6]), len(message), rest) == (True, b"begin\0", nbytes, b"x" * after)
+        with pytest.raises(grpc_wire.TooLong):
+            grpc_wire.taken(made, nbytes - 1)
+
+    asyncio.run(run())
+
+
+def test_pieces_are_whole_pages():
+    assert PIECE_BYTES % mmap.PAGESIZE == 0
