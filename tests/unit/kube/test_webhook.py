@@ -481,6 +481,29 @@ def test_a_client_that_hangs_up_is_no_error_of_ours(authority, tmp_path, caplog)
     assert "Traceback" not in caplog.text
 
 
+def test_what_is_no_http_does_not_fill_the_log(authority, tmp_path, caplog, monkeypatch):
+    """Each such request was a traceback: 140 KB a second from a few clients."""
+    monkeypatch.setattr(room, "LINES_PER_MINUTE", 5)
+    few = room.FewLines()
+    room.logger.addFilter(few)
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        port = int(client.url.split(":")[2].split("/")[0])
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=client.context)
+            writer.write(b"GET /healthz HTTP/1.1\r\nno header\r\n\r\n")
+            assert b"400" in await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    try:
+        serve(scenario, authority, tmp_path)
+    finally:
+        room.logger.removeFilter(few)
+    assert [record.name for record in caplog.records if record.exc_info] == ["gemlet.kube.room"] * 5
+
+
 def test_chunks_are_not_waited_for(authority, tmp_path):
     """A processor's whole time went into chunks of one byte from four connections: others waited 3 s."""
     write(authority, tmp_path)
