@@ -56,8 +56,8 @@ class FewLines(logging.Filter):
         return self._limiter.allow(record.msg, now=time.monotonic())[0]
 
 
-def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> Handshakes:
-    """Raises OSError if the port is taken."""
+def listen(server: web.Server, address: str | None, port: int, tls: ssl.SSLContext) -> Handshakes:
+    """``address``: None for all that there are, of IPv6, too. Raises OSError if the port is taken."""
 
     made = itertools.count(1)
 
@@ -72,8 +72,9 @@ def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> 
                 each.transport.abort()
         return server()
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.create_server((address, port), family=family, backlog=1024)
+    both = address is None and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in (address or "") else socket.AF_INET
+    listening = socket.create_server((address or "", port), family=family, backlog=1024, dualstack_ipv6=both)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)  # else the kernel keeps up to 4 MiB each
     return Handshakes([listening], tls, connection, MOST_CONNECTIONS, begin_s=HANDSHAKE_SECONDS, end_s=END_SECONDS)
 

@@ -61,7 +61,7 @@ class WebhookOptions:
     certificates: Path
     cluster: Cluster
     defaults: Defaults
-    address: str = "0.0.0.0"
+    address: str | None = None  # None for all that there are
     port: int = 8443
     api: Access | None = None  # to make templates with; None where annotations do not become claims
 

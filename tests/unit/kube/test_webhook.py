@@ -208,6 +208,26 @@ def test_a_body_that_is_not_a_review_is_not_answered_as_one(authority, tmp_path,
     serve(scenario, authority, tmp_path)
 
 
+def test_a_cluster_of_ipv6_alone_reaches_the_webhook(authority, tmp_path):
+    write(authority, tmp_path)
+
+    async def scenario():
+        runner = room.runner(application(Cluster(), Defaults()))
+        await runner.setup()
+        listening = room.listen(runner.server, None, 0, webhook.certificate(tmp_path).context())
+        try:
+            for address in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+                _, writer = await asyncio.open_connection(address, listening.sockets[0].getsockname()[1])
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            listening.close()
+            await listening.wait_closed()
+            await runner.cleanup()
+
+    asyncio.run(scenario())
+
+
 def test_a_certificate_is_changed_without_a_failed_admission(authority, tmp_path):
     write(authority, tmp_path)
 
