@@ -178,7 +178,7 @@ def agent(
 )
 @HOST_PATHS
 @click.option("--allow-host-pid", is_flag=True, help="Admit pods with a share and hostPID, as simulated GPUs need it")
-@click.option("--address", default="0.0.0.0", show_default=True)
+@click.option("--address", help="Where to listen; default: at all addresses")
 @click.option("--port", type=options.Whole(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
@@ -193,7 +193,7 @@ def webhook(
     plain_memory: int | None,
     host_paths: tuple[str, ...],
     allow_host_pid: bool,
-    address: str,
+    address: str | None,
     port: int,
     kubeconfig: Path | None,
     verbose: bool,

@@ -65,7 +65,7 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
         _check_lone_annotations(annotations, holders, pod)
     containers = _containers(pod)
     held = [(f"spec.containers[{number}]", containers[number]) for number in sorted({*asked, *holders})]
-    check_escape(pod, held, cluster.host_paths, host_pid=cluster.host_pid)
+    check_escape(pod, held, cluster.host_paths, host_pid=cluster.host_pid, by_kubelet=cluster.face != "dra")
     if not asked:
         return []
     if cluster.face == "dra":

@@ -40,11 +40,13 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 
 class ApiError(GemletError):
-    """The apiserver said no, or nothing. ``status``: its HTTP status, 0 if it does not answer."""
+    """The apiserver said no, or nothing. ``status``: its HTTP status, 0 if it does not answer. ``gone``: whether it has
+    no such object, and not only no such kind, as one that is brought back to an earlier version."""
 
-    def __init__(self, message: str, *, status: int = 0, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, status: int = 0, hint: str | None = None, served: bool = True) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.gone = status == 404 and served
 
 
 class _TooLong(Exception):
@@ -315,11 +317,13 @@ def _parts(page: Any, path: str) -> tuple[list[Any], str, str]:
 
 def _refusal(status: int, text: bytes, what: str) -> ApiError:
     try:
-        message = json.loads(text)["message"]
-    except (ValueError, LookupError, TypeError):
-        message = text[:200].decode(errors="replace")
+        said = json.loads(text)
+        message, about = said["message"], said.get("details") or {}
+        served = bool(about.get("name"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        message, served = text[:200].decode(errors="replace"), False
     hint = "check the agent's ClusterRole" if status == 403 else None
-    return ApiError(f"{what}: {status} {message}", status=status, hint=hint)
+    return ApiError(f"{what}: {status} {message}", status=status, hint=hint, served=served)
 
 
 async def _lines(connection: HttpConnection) -> AsyncIterator[bytes]:

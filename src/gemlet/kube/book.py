@@ -365,10 +365,11 @@ class ShareBook:
     async def _undo(self, share: Share, *, ask: bool) -> None:
         # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory. So a daemon
         # that does not answer is not waited for again.
-        cdi.remove(self._cdi, share.id)
-        shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
         self.shares.pop(share.id, None)
         self._retries.succeeded(share.id)
+        shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is nobody's then, and `restore` tries again
+            cdi.remove(self._cdi, share.id)
         if ask and not any(other.group == share.group for other in self.shares.values()):
             with contextlib.suppress(DaemonError):
                 await self._daemon.remove(share.group)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from gemlet.kube.edits import Edits
+    from gemlet.kube.edits import Edits, Mount
 
 # The oldest that has all we use: old runtimes refuse newer ones.
 CDI_VERSION = "0.5.0"
@@ -77,11 +77,17 @@ def _edits(edits: Edits) -> dict[str, Any]:
             {
                 "hostPath": mount.host,
                 "containerPath": mount.container,
-                "options": ["rbind" if not mount.read_only else "bind", "ro" if mount.read_only else "rw"],
+                "options": _options(mount),
             }
             for mount in edits.mounts
         ],
     }
+
+
+def _options(mount: Mount) -> list[str]:
+    # With "exec" a runtime that cannot give it starts no container. Without, the loader could not map the hook, and
+    # would go on without it.
+    return [*(("bind", "ro") if mount.read_only else ("rbind", "rw")), *(("exec",) if mount.code else ())]
 
 
 def path_of(directory: Path, share_id: str) -> Path:

@@ -101,7 +101,7 @@ class DraDriver:
             try:
                 seen = await self._api.get(claim_path(namespace, name))
             except ApiError as error:
-                if error.status != 404:
+                if not error.gone:
                     raise
                 continue
             uid = seen["metadata"]["uid"]

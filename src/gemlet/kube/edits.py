@@ -27,11 +27,15 @@ COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A bind mount, read-only unless said otherwise. Connecting to a socket in a read-only mount is allowed."""
+    """A bind mount, read-only unless said otherwise. Connecting to a socket in a read-only mount is allowed.
+
+    ``code``: what is mapped to be executed. A user namespace keeps the noexec of the host's file system.
+    """
 
     host: str
     container: str
     read_only: bool = True
+    code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ def container_edits(
     socket = f"{place}/{names.SOCKET_NAME}"
     return Edits(
         env=client_variables(preload=inside, socket=socket, group=group, strict=strict),
-        mounts=(Mount(hook, inside), Mount(directory, place)),
+        mounts=(Mount(hook, inside, code=True), Mount(directory, place)),
     )
 
 

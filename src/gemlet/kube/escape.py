@@ -69,15 +69,23 @@ def check_escape(
     host_paths: Collection[str] = (),
     *,
     host_pid: bool = False,
+    by_kubelet: bool = False,
 ) -> None:
     """Raises BadRequest if one of ``containers`` of ``pod`` could leave its share.
 
     Each with what names it: spec.containers[0]. ``host_paths``: as `check_host_paths` lets them pass. ``host_pid``:
-    whether a pod may be among the host's processes, as simulated GPUs need it.
+    whether a pod may be among the host's processes, as simulated GPUs need it. ``by_kubelet``: whether the kubelet
+    mounts the hook, which cannot say that it is to be executed, and not a CDI file.
     """
     held = list(containers)
     if not held:
         return
+    if by_kubelet and pod["spec"].get("hostUsers") is False:
+        raise BadRequest(
+            "spec.hostUsers",
+            "keeps the loader from the hook where the node's files may not be executed, as in GKE's /var",
+            hint="remove it, or offer the cluster's GPUs by claims: mode: dra",
+        )
     check_mounts(container for _, container in held)
     # Below /proc, as their user, with no capability that containers have not.
     if pod["spec"].get("hostPID") and not host_pid:
@@ -159,7 +167,7 @@ def check_counted(
         for number, container in enumerate(containers)
         if container["name"] == name or is_counted(container)
     ]
-    check_escape(pod, held, host_paths, host_pid=host_pid)
+    check_escape(pod, held, host_paths, host_pid=host_pid, by_kubelet=True)
 
 
 def refuse_init_container(number: int) -> NoReturn:

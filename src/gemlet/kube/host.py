@@ -52,28 +52,36 @@ def alone(directory: Path) -> Iterator[None]:
 
 def install_hook(library: Path, directory: Path) -> Path:
     """Copies the hook below ``directory``; returns the copy's path. Raises OSError."""
-    content = library.read_bytes()
-    beside = {
-        "ld.so.preload": f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}\n",
-        f"{HOOK_LIBRARY}{names.SHARE_SUFFIX}": f"{names.SOCKET_DIRECTORY}/{names.SOCKET_NAME}\n{PATIENCE_SECONDS}\n",
+    files = {
+        HOOK_LIBRARY: library.read_bytes(),
+        "ld.so.preload": f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}\n".encode(),
+        f"{HOOK_LIBRARY}{names.SHARE_SUFFIX}": (
+            f"{names.SOCKET_DIRECTORY}/{names.SOCKET_NAME}\n{PATIENCE_SECONDS}\n".encode()
+        ),
     }
-    digest = hashlib.sha256(content + "".join(beside.values()).encode())
+    digest = hashlib.sha256(b"".join(files.values()))
     home = directory / "hook" / digest.hexdigest()[:16]
     copy = home / HOOK_LIBRARY
-    whole = copy.is_file() and copy.stat().st_size == len(content)
-    if whole and all((home / name).is_file() for name in beside):
+    # What is in them, too: a power cut may leave a file without, and a loader goes on without what it cannot load.
+    if all(_has(home / name, content) for name, content in files.items()):
         return copy
     fresh = home.with_name(f".{home.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    (fresh / HOOK_LIBRARY).write_bytes(content)
-    (fresh / HOOK_LIBRARY).chmod(0o755)
-    for name, text in beside.items():
-        (fresh / name).write_text(text)
-        (fresh / name).chmod(0o644)  # whatever the umask: a loader that may not read its preload file goes on without
+    for name, content in files.items():
+        (fresh / name).write_bytes(content)
+        # Whatever the umask: a loader that may not read its preload file goes on without, too.
+        (fresh / name).chmod(0o755 if name == HOOK_LIBRARY else 0o644)
     shutil.rmtree(home, ignore_errors=True)  # incomplete, or it would have been found above
     fresh.rename(home)
     return copy
+
+
+def _has(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def install_simulated(driver: Path, profiles: Path, directory: Path) -> tuple[Path, Path]:

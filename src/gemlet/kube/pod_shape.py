@@ -84,6 +84,7 @@ class _Spec(msgspec.Struct):
     resourceClaims: list[_Claim] | None = None  # noqa: N815
     schedulerName: Text | None = None  # noqa: N815
     hostPID: bool | None = None  # noqa: N815
+    hostUsers: bool | None = None  # noqa: N815
     hostNetwork: bool | None = None  # noqa: N815
 
 

@@ -77,7 +77,7 @@ class PodFollower:
         try:
             seen = await self._api.get(pod.path, in_line=True)
         except ApiError as error:
-            if error.status != 404:
+            if not error.gone:
                 raise
             self._suspects.pop(uid, None)
         else:

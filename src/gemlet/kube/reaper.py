@@ -113,7 +113,7 @@ class Reaper:
         try:
             claim = await self._api.get(claim_path(*share.claim))
         except ApiError as error:
-            return error.status != 404
+            return not error.gone
         allocated = bool((claim.get("status") or {}).get("allocation"))
         if claim["metadata"]["uid"] != share.claim_uid or not allocated:
             return False
@@ -145,7 +145,7 @@ class Reaper:
         try:
             pod = await self._api.get(share.pod.path)
         except ApiError as error:
-            return error.status != 404
+            return not error.gone
         # One that is being deleted may stay for its finalizers, long after its containers.
         ended = (pod.get("status") or {}).get("phase") in ENDED or "deletionTimestamp" in pod["metadata"]
         return share.pod.is_of(pod["metadata"]) and not ended and bool(pod["spec"].get("nodeName") == self._node)

@@ -10,17 +10,23 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import logging
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from gemlet.daemon.logs import Limiter
 from gemlet.tls_handshakes import Handshakes
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
+logger = logging.getLogger(__name__)
+
+LINES_PER_MINUTE = 100  # of each kind, in the log
 MOST_CONNECTIONS = 64  # each takes 270 KiB, by TLS
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the apiserver stops at 3 MiB an object
 MOST_BYTES = 4 * MAX_REVIEW_BYTES
@@ -36,11 +42,22 @@ END_SECONDS = 1.0  # for a client to take the end of TLS
 def runner(app: web.Application) -> web.AppRunner:
     """What is compressed stays so, and is no review: it would be 1000 times what its length says. What comes after an
     answer is not read."""
-    return web.AppRunner(app, access_log=None, auto_decompress=False, lingering_time=0)
+    return web.AppRunner(app, access_log=None, logger=logger, auto_decompress=False, lingering_time=0)
 
 
-def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> Handshakes:
-    """Raises OSError if the port is taken."""
+class FewLines(logging.Filter):
+    """Lets so many lines of each kind pass: what is no HTTP, and no review, comes as often as somebody likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limiter = Limiter(LINES_PER_MINUTE)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._limiter.allow(record.msg, now=time.monotonic())[0]
+
+
+def listen(server: web.Server, address: str | None, port: int, tls: ssl.SSLContext) -> Handshakes:
+    """``address``: None for all that there are, of IPv6, too. Raises OSError if the port is taken."""
 
     made = itertools.count(1)
 
@@ -55,8 +72,9 @@ def listen(server: web.Server, address: str, port: int, tls: ssl.SSLContext) -> 
                 each.transport.abort()
         return server()
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.create_server((address, port), family=family, backlog=1024)
+    both = address is None and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in (address or "") else socket.AF_INET
+    listening = socket.create_server((address or "", port), family=family, backlog=1024, dualstack_ipv6=both)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)  # else the kernel keeps up to 4 MiB each
     return Handshakes([listening], tls, connection, MOST_CONNECTIONS, begin_s=HANDSHAKE_SECONDS, end_s=END_SECONDS)
 

@@ -179,7 +179,7 @@ class TemplateMaker:
         try:
             await self._api.get(f"{templates_path(meta['namespace'])}/{name}")
         except ApiError as error:
-            if error.status != 404:
+            if not error.gone:
                 raise
             self._told.add(meta["uid"])
             text = (

@@ -61,7 +61,7 @@ class WebhookOptions:
     certificates: Path
     cluster: Cluster
     defaults: Defaults
-    address: str = "0.0.0.0"
+    address: str | None = None  # None for all that there are
     port: int = 8443
     api: Access | None = None  # to make templates with; None where annotations do not become claims
 
@@ -165,6 +165,8 @@ def certificate(directory: Path) -> Certificate:
 async def run(options: WebhookOptions, tls: Certificate) -> None:
     """Runs until SIGTERM or SIGINT. Raises OSError if the port is taken."""
     own_memory.give_back()
+    for each in (logger, room.logger):
+        each.addFilter(room.FewLines())
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

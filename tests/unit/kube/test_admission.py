@@ -244,6 +244,7 @@ def mounted(path, **volume):
                 ("NET_ADMIN", {"hostNetwork": True}),  # the node's firewall
             )
         ],
+        ({}, {"hostUsers": False}, r"spec\.hostUsers: .* mode: dra"),
         ({}, {"hostPID": True}, r"spec\.hostPID: .* sockets of their shares .* remove it"),
         *[
             ({"env": [{"name": "GLIBC_TUNABLES"} | value]}, {}, r"env\[GLIBC_TUNABLES\].* leave enable_secure out")
@@ -368,6 +369,13 @@ def test_among_the_processes_of_a_simulated_node_a_capability_is_more_than_elsew
 
 def test_a_pod_without_a_share_may_have_the_host_s_processes():
     assert patch(pod({}, hostPID=True), SLOTS) == []
+
+
+def test_users_of_its_own_keep_no_pod_from_a_claim():
+    """Its CDI file says that the hook is to be executed; the kubelet cannot say it."""
+    assert patch(pod(SHARE, hostUsers=False), DRA)
+    assert patch(pod({}, hostUsers=False), SLOTS) == []
+    assert patch(pod(SHARE, hostUsers=True), SLOTS)
 
 
 def test_ordinary_variables_are_welcome():
@@ -581,7 +589,7 @@ def test_annotations_are_read_once_for_all_containers(monkeypatch):
     monkeypatch.setattr(ask.Annotations, "__init__", lambda self, given: read.append(len(given)) or real(self, given))
     checked, check = [], admission.check_escape
     monkeypatch.setattr(
-        admission, "check_escape", lambda seen, held, paths, host_pid: checked.append(len(held)) or check(seen, held)
+        admission, "check_escape", lambda seen, held, *paths, **given: checked.append(len(held)) or check(seen, held)
     )
     units = {"gemlet.dev/compute-units": "1", "gemlet.dev/memory-units": "1"}
     containers = [{"name": f"c{number}", "resources": {"limits": units}} for number in range(1000)]

@@ -123,6 +123,21 @@ def test_refusals_carry_the_servers_message():
     with_server(scenario)
 
 
+@pytest.mark.parametrize(
+    ("status", "said", "gone"),
+    [
+        (404, {"message": "x not found", "details": {"name": "x", "kind": "resourceclaims"}}, True),
+        (404, {"message": "the server could not find the requested resource", "details": {}}, False),
+        (404, {"message": "not found"}, False),
+        (404, {"message": "not found", "details": [1]}, False),
+        (404, "404 page not found", False),
+        (410, {"message": "x", "details": {"name": "x"}}, False),
+    ],
+)
+def test_what_is_not_served_is_not_gone(status, said, gone):
+    assert api_server._refusal(status, json.dumps(said).encode(), "GET /x").gone == gone
+
+
 def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read():
     """A pod with managedFields of 2000 levels, and neither the pods of its node nor the cluster's were followed."""
 

@@ -85,6 +85,23 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing(node, run, monkeypat
     assert node.leftovers() == []
 
 
+def test_what_could_not_be_opened_is_not_given_out_though_its_file_stays(node, run, monkeypatch):
+    """It stayed in the book, was restored, and had never been written down: the next agent took it from its pod."""
+    node.cdi.mkdir()
+    cdi.write(node.cdi, "claim-u1", {"of": "an agent before"})
+    stuck = fakes.Stuck(node.cdi, monkeypatch)
+    node.daemon.refused.add("default/u1")
+    with pytest.raises(Refused):
+        run(node.book.open(fakes.claim_share()))
+    assert stuck.tries
+    assert node.book.shares == {}
+    run(node.book.restore())
+    assert node.daemon.opened == {}
+    stuck.mended = True
+    run(node.book.restore(at_once=True))
+    assert node.leftovers() == []
+
+
 def test_a_share_that_is_closed_on_a_full_disk_is_closed_for_good(node, run, monkeypatch):
     """The next try has nothing left to close, and the checkpoint still named it: the next start brought it back."""
     run(node.book.open(fakes.claim_share()))

@@ -233,6 +233,8 @@ def test_a_container_that_would_leave_its_share_does_not_start(setup, run):
             setup.container = {"name": "c", "securityContext": {"privileged": True}}
             await refused(setup.pre_start(plugin, slot), "spec.containers[1].securityContext.privileged")
             setup.container = {"name": "c"}
+            setup.more = {"hostUsers": False}
+            await refused(setup.pre_start(plugin, slot), "spec.hostUsers")
             setup.more = {"hostPID": True}
             await refused(setup.pre_start(plugin, slot), "spec.hostPID")
             setup.node.book.host = dataclasses.replace(setup.node.book.host, access="simulated")

@@ -60,6 +60,13 @@ def test_allocate_and_cdi_say_the_same():
     assert [d.host_path for d in answer.devices] == [d["path"] for d in content["deviceNodes"]]
 
 
+def test_a_container_that_could_not_execute_the_hook_does_not_start():
+    """In a user namespace the noexec of the host's file system stays, and the loader goes on without the hook."""
+    content = cdi.specification("claim-u1", ["gpu-0"], edits(preload_file="/x"))["containerEdits"]
+    executed = [mount["hostPath"] for mount in content["mounts"] if "exec" in mount["options"]]
+    assert executed == [HOOK], "and no socket in a /run that is noexec keeps it from starting"
+
+
 def test_cdi_names_hold_the_claim_and_the_device():
     content = cdi.specification("claim-u1", ["gpu-0", "gpu-1"], edits())
     names = [f"{content['kind']}={device['name']}" for device in content["devices"]]

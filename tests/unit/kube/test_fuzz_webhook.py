@@ -42,4 +42,4 @@ def check_mounts(pod, data):
     (container, *others) = pod["spec"]["containers"]
     for mount in [] if others else container.get("volumeMounts") or []:
         path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
-        assert path in (None, *HOST_PATHS), (fuzzing.SEED, data)
+        assert path is None or path.rstrip("/") in HOST_PATHS, (fuzzing.SEED, data)

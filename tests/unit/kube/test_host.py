@@ -23,6 +23,19 @@ def test_a_hook_has_a_place_of_its_own_by_content(tmp_path):
     assert (second.parent / "libgemhook.so.1.share").read_text() == "/run/gemlet/gemlet.sock\n60\n"
 
 
+@pytest.mark.parametrize("name", ["libgemhook.so.1", "ld.so.preload", "libgemhook.so.1.share"])
+@pytest.mark.parametrize("left", [b"", b"\0" * 3])
+def test_what_a_power_cut_has_left_of_a_hook_is_not_taken_for_one(tmp_path, name, left):
+    """A loader goes on without a hook that is none, and each pod of the node ran without limits."""
+    library = tmp_path / "libgemhook.so.1"
+    library.write_bytes(b"one")
+    home = host.install_hook(library, tmp_path / "state").parent
+    whole = (home / name).read_bytes()
+    (home / name).write_bytes(left)
+    assert host.install_hook(library, tmp_path / "state").parent == home
+    assert (home / name).read_bytes() == whole
+
+
 def test_the_simulated_driver_is_replaced_and_not_written_to(tmp_path):
     driver, profiles = tmp_path / "sim", tmp_path / "profiles"
     for directory in (driver, profiles):

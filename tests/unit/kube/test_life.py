@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from gemlet.daemon.status import ClientStatus, GroupStatus, SwapStatus
-from gemlet.kube import metrics, reaper
+from gemlet.kube import api_server, metrics, reaper
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import claim_path
@@ -174,6 +174,18 @@ class TestReaper:
                 raise ApiError("no answer", status=0)
 
         looker = fakes.reaper(node.book, fakes.FakeKubelet(), Down())
+        run(node.book.open(fakes.claim_share("u1")))
+        for _ in range(3):
+            assert run(looker.look()) == []
+
+    def test_an_apiserver_that_knows_no_claims_costs_nobody_a_share(self, node, run):
+        """One that was brought back to a version without them said 404 of each, and idle pods lost theirs."""
+
+        class Earlier:
+            async def get(self, path, **query):
+                raise api_server._refusal(404, b"404 page not found\n", f"GET {path}")
+
+        looker = Reaper(node.book, fakes.FakeKubelet(), Earlier(), node="n1", young=0)
         run(node.book.open(fakes.claim_share("u1")))
         for _ in range(3):
             assert run(looker.look()) == []

@@ -208,6 +208,26 @@ def test_a_body_that_is_not_a_review_is_not_answered_as_one(authority, tmp_path,
     serve(scenario, authority, tmp_path)
 
 
+def test_a_cluster_of_ipv6_alone_reaches_the_webhook(authority, tmp_path):
+    write(authority, tmp_path)
+
+    async def scenario():
+        runner = room.runner(application(Cluster(), Defaults()))
+        await runner.setup()
+        listening = room.listen(runner.server, None, 0, webhook.certificate(tmp_path).context())
+        try:
+            for address in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+                _, writer = await asyncio.open_connection(address, listening.sockets[0].getsockname()[1])
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            listening.close()
+            await listening.wait_closed()
+            await runner.cleanup()
+
+    asyncio.run(scenario())
+
+
 def test_a_certificate_is_changed_without_a_failed_admission(authority, tmp_path):
     write(authority, tmp_path)
 
@@ -479,6 +499,29 @@ def test_a_client_that_hangs_up_is_no_error_of_ours(authority, tmp_path, caplog)
 
     serve(scenario, authority, tmp_path)
     assert "Traceback" not in caplog.text
+
+
+def test_what_is_no_http_does_not_fill_the_log(authority, tmp_path, caplog, monkeypatch):
+    """Each such request was a traceback: 140 KB a second from a few clients."""
+    monkeypatch.setattr(room, "LINES_PER_MINUTE", 5)
+    few = room.FewLines()
+    room.logger.addFilter(few)
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        port = int(client.url.split(":")[2].split("/")[0])
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=client.context)
+            writer.write(b"GET /healthz HTTP/1.1\r\nno header\r\n\r\n")
+            assert b"400" in await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    try:
+        serve(scenario, authority, tmp_path)
+    finally:
+        room.logger.removeFilter(few)
+    assert [record.name for record in caplog.records if record.exc_info] == ["gemlet.kube.room"] * 5
 
 
 def test_chunks_are_not_waited_for(authority, tmp_path):
