@@ -438,7 +438,9 @@ class Engine:
         error = future.exception()
         whole = error is None and len(requests) == len(batch.requests)
         try:
-            self._pass_on(work, spec, requests, future)
+            error = error or self._answered(work, spec, requests, future.result())
+            if error is not None:
+                self._failed(work, requests, error)
         except Exception:
             logger.exception("answers of %s failed", spec.label)
         if work.later:
@@ -455,14 +457,18 @@ class Engine:
         self._relieve()
         self._tell_dropped()
 
-    def _pass_on(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
-        """Answers the requests of a part of a batch that has come back, or has them run again."""
-        error = future.exception()
-        if error is None:
-            rows = sum([request.rows for request in requests])
-            work.served.statistics.ran(rows, future.result().ms)
-            self._answers.answer_all(work.served, spec, work.batch, requests, future.result())
-        elif isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
+    def _answered(self, work: _Work, spec: ModelSpec, requests: list[Request], result: Result) -> ModelError | None:
+        """Answers the requests of a part of a batch, or says why what the model gave is no answer."""
+        work.served.statistics.ran(sum([request.rows for request in requests]), result.ms)
+        try:
+            self._answers.answer_all(work.served, spec, work.batch, requests, result)
+        except ModelError as error:
+            return error
+        return None
+
+    def _failed(self, work: _Work, requests: list[Request], error: BaseException) -> None:
+        """Has the requests of a part of a batch run again, or refuses them."""
+        if isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
             for request in requests:  # one of them is bad, perhaps: it fails by itself, and the others do not
                 request.together = (len(requests) + 1) // 2
                 request.may_be_late = True  # late because of others
