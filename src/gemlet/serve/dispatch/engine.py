@@ -382,7 +382,7 @@ class Engine:
             self._execute(batch)
         self._tell_dropped()
         self._relieve()
-        if self._timer is None:
+        if self._timer is None and self.waiting(request.model):  # if others waited, there would be one
             self._arm()
 
     def _name_of(self, gpu_let: GpuLetState) -> str:
