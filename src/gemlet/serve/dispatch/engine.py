@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline, while any wait
-FEW = 1000  # requests that wait, at all of which it costs little to look
-SWEEP_S = 5e-6  # for each that waits, before all are looked at: some twenty times as long as that takes
+FEW = 1000  # requests, at all of which it costs little to look
+SWEEP_S = 5e-6  # for each, before all that wait are looked at: some twenty times as long as that takes
 LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
@@ -165,11 +165,11 @@ class Engine:
         call.gone = True
         if not self._sweeping:  # all clients that go until then in one look at the queues
             self._sweeping = True
-            waiting, loop = self._dispatcher.waiting(), asyncio.get_running_loop()
-            if waiting < FEW:
+            most, loop = self.in_flight, asyncio.get_running_loop()  # how many wait, only all queues know
+            if most < FEW:
                 loop.call_soon(self._sweep)
             else:  # looking takes long, and what starts meanwhile is looked at anyway
-                loop.call_later(waiting * SWEEP_S, self._sweep)
+                loop.call_later(most * SWEEP_S, self._sweep)
 
     async def leave(self, specs: Mapping[str, ModelSpec]) -> None:
         """Refuses new requests for what is not in ``specs``, by label, and returns when none of the old ones waits."""
