@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import EMPTY, Engine
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 from gemlet.serve.server.catalog import Known
 from gemlet.serve.server.fleet import Fleet, _with_own
-from gemlet.serve.server.frontend import metrics
 from gemlet.serve.server.frontend.http_connection import Connection
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.logs import LogTail
 from gemlet.serve.server.frontend.regions import Regions
-from gemlet.serve.server.frontend.shared_text import SharedText
+from gemlet.serve.server.frontend.shared_text import SharedTexts
 from gemlet.serve.server.frontend.unpacking import Unpacking
 
 
@@ -42,7 +39,7 @@ class Service:
         self.regions = Regions()
         self.unpacking = Unpacking()
         self.logs = LogTail()
-        self.metrics = SharedText(partial(metrics.render, self))
+        self.texts = SharedTexts(self)
         self.ready = True
 
     def model(self, name, version=""):

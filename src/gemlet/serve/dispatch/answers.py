@@ -10,6 +10,7 @@ from gemlet.serve.dispatch import batch_tensors
 from gemlet.serve.dispatch.call import Answered, Refusal, Tensor, check, refusal_of
 from gemlet.serve.dispatch.request_log import Ran
 from gemlet.serve.execution.protocol import FailedRequest
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,15 +85,14 @@ class Answers:
     def answer_all(
         self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
     ) -> None:
+        """Raises ModelError, and answers none then, if the outputs are not those of such a batch."""
         if result.answers is not None:
             self._answer_each(served, spec, batch, requests, result)
             return
         try:
             answers = batch_tensors.parted(spec, result.outputs, [request.rows for request in requests])
         except tensors.BadTensor as error:
-            for request in requests:
-                self.refuse(request, Refusal("failed", f"{spec.name} gave an output of {error}"))
-            return
+            raise ModelError(f"{spec.name} gave an output of {error}") from None
         for request, answer in zip(requests, answers, strict=True):
             self._answer(served, request, Answered(spec, answer, result.loan), batch, result.ms)
 

@@ -292,10 +292,6 @@ class Dispatcher:
         """Whether anything does."""
         return any(self.queues.values())
 
-    def waiting(self) -> int:
-        """Requests that wait, of all models."""
-        return sum(map(len, self.queues.values()))
-
     def give_up(self, model: str, reason: str) -> None:
         """Drops what waits for a model."""
         if model in self.queues:

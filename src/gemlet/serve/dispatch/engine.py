@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline, while any wait
-FEW = 1000  # requests that wait, at all of which it costs little to look
-SWEEP_S = 5e-6  # for each that waits, before all are looked at: some twenty times as long as that takes
+FEW = 1000  # requests, at all of which it costs little to look
+SWEEP_S = 5e-6  # for each, before all that wait are looked at: some twenty times as long as that takes
 LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
@@ -165,11 +165,11 @@ class Engine:
         call.gone = True
         if not self._sweeping:  # all clients that go until then in one look at the queues
             self._sweeping = True
-            waiting, loop = self._dispatcher.waiting(), asyncio.get_running_loop()
-            if waiting < FEW:
+            most, loop = self.in_flight, asyncio.get_running_loop()  # how many wait, only all queues know
+            if most < FEW:
                 loop.call_soon(self._sweep)
             else:  # looking takes long, and what starts meanwhile is looked at anyway
-                loop.call_later(waiting * SWEEP_S, self._sweep)
+                loop.call_later(most * SWEEP_S, self._sweep)
 
     async def leave(self, specs: Mapping[str, ModelSpec]) -> None:
         """Refuses new requests for what is not in ``specs``, by label, and returns when none of the old ones waits."""
@@ -382,7 +382,7 @@ class Engine:
             self._execute(batch)
         self._tell_dropped()
         self._relieve()
-        if self._timer is None:
+        if self._timer is None and self.waiting(request.model):  # if others waited, there would be one
             self._arm()
 
     def _name_of(self, gpu_let: GpuLetState) -> str:
@@ -438,7 +438,9 @@ class Engine:
         error = future.exception()
         whole = error is None and len(requests) == len(batch.requests)
         try:
-            self._pass_on(work, spec, requests, future)
+            error = error or self._answered(work, spec, requests, future.result())
+            if error is not None:
+                self._failed(work, requests, error)
         except Exception:
             logger.exception("answers of %s failed", spec.label)
         if work.later:
@@ -455,14 +457,18 @@ class Engine:
         self._relieve()
         self._tell_dropped()
 
-    def _pass_on(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
-        """Answers the requests of a part of a batch that has come back, or has them run again."""
-        error = future.exception()
-        if error is None:
-            rows = sum([request.rows for request in requests])
-            work.served.statistics.ran(rows, future.result().ms)
-            self._answers.answer_all(work.served, spec, work.batch, requests, future.result())
-        elif isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
+    def _answered(self, work: _Work, spec: ModelSpec, requests: list[Request], result: Result) -> ModelError | None:
+        """Answers the requests of a part of a batch, or says why what the model gave is no answer."""
+        work.served.statistics.ran(sum([request.rows for request in requests]), result.ms)
+        try:
+            self._answers.answer_all(work.served, spec, work.batch, requests, result)
+        except ModelError as error:
+            return error
+        return None
+
+    def _failed(self, work: _Work, requests: list[Request], error: BaseException) -> None:
+        """Has the requests of a part of a batch run again, or refuses them."""
+        if isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
             for request in requests:  # one of them is bad, perhaps: it fails by itself, and the others do not
                 request.together = (len(requests) + 1) // 2
                 request.may_be_late = True  # late because of others

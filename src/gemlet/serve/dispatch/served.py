@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from gemlet.serve.dispatch.call import Refusal
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 UNKNOWN = "Request for unknown model: "  # as Triton begins; programs that are written for it look for that
+NAMED = 20  # models that an error names
 
 
 @dataclass(slots=True)
@@ -74,10 +76,12 @@ class Models(dict[str, ServedModel]):
         return new
 
     def unknown(self, model: str, version: str = "") -> Refusal:
-        """What a request for a model or version that is not served is told."""
-        there = [str(served.spec.version) for served in self.versions(model)]
-        if version and there:
-            told = f"{UNKNOWN}{model} has no version {version} here: expected {' or '.join(there)}"
+        """What a request for a model or version that is not served is told. Looks at few models, of which there may be
+        thousands: such requests come without end."""
+        latest = self.get(model)
+        if version and latest is not None and latest.spec.name == model and latest.leaving != "model":
+            told = f"{UNKNOWN}{model} has no version {version} here: the latest is {latest.spec.version}"
             return Refusal("unknown", told)
-        names = {served.spec.name for served in self.values() if served.leaving != "model"}
+        some = list(islice((each for each in self.values() if each.leaving != "model"), NAMED + 1))
+        names = list(dict.fromkeys(each.spec.name for each in some[:NAMED])) + ["..."] * (len(some) > NAMED)
         return Refusal("unknown", f"{UNKNOWN}there is no model {model!r} here; served: {', '.join(names) or 'none'}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -136,10 +135,8 @@ class Catalog:
                 except Exception:
                     logger.exception("model %s", name)  # all others are served on
         for name in self.models.keys() - stamps.keys():
-            if self._engine.models.versions(name):
-                with suppress(Refusal):  # somebody else was first
-                    await self.unload(name, "its directory no longer exists")
-            self.models.pop(name, None)
+            async with self._turn.of(""):  # somebody may be loading it
+                await to_its_end(self._forget(name))
 
     async def _load(self, name: str) -> None:
         folder = self._repository / name
@@ -169,6 +166,11 @@ class Catalog:
                 self._engine.models.pop(served.spec.label, None)
             logger.error("%s is not served any more, but the plan is as it was: %s", name, error)
         logger.info("model %s: %s", name, reason)
+
+    async def _forget(self, name: str) -> None:
+        if self._engine.models.versions(name):
+            await self._unload(name, "its directory no longer exists")
+        self.models.pop(name, None)
 
     async def _serve(self, name: str, directory: _Directory, specs: Sequence[ModelSpec]) -> None:
         """Serves these versions, without those that cannot be loaded. Raises Refusal if that leaves none."""

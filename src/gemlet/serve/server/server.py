@@ -7,7 +7,6 @@ import logging
 import resource
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gemlet import own_memory
@@ -26,9 +25,8 @@ from gemlet.serve.profiles.profile import render as render_profiles
 from gemlet.serve.server import serving_plan, traces
 from gemlet.serve.server.catalog import Catalog, Known
 from gemlet.serve.server.fleet import Fleet
-from gemlet.serve.server.frontend import metrics
 from gemlet.serve.server.frontend.regions import Regions
-from gemlet.serve.server.frontend.shared_text import SharedText
+from gemlet.serve.server.frontend.shared_text import SharedTexts
 from gemlet.serve.server.frontend.unpacking import Unpacking
 from gemlet.serve.server.garbage import LOOK_S, Garbage
 from gemlet.serve.server.listening import Listening
@@ -85,7 +83,7 @@ class Server:
         self.regions = Regions(allowed=options.shared_memory, read_bytes=options.limits.request_bytes)
         self.unpacking = Unpacking()
         self.logs = logs
-        self.metrics = SharedText(partial(metrics.render, self))
+        self.texts = SharedTexts(self)
         self._options = options
         _allow_connections()
         own_memory.give_back()

@@ -218,3 +218,42 @@ def test_whose_a_request_is_is_known_by_either_protocol_and_of_models():
         assert [call.client for call in asked] == ["model a"]
 
     asyncio.run(run())
+
+
+async def run_and_keep_positive(bench):
+    """Ends the run that is under way: the model gives a row for each that is positive, as one that finds things."""
+    _, _, (x,), rows, _ = bench.executor.runs[0]
+    data = b"".join(bytes(part) for part in x.parts)
+    bench.now += RUN_MS
+    kept = sum(value >= 0 for value in struct.unpack(f"<{len(data) // 4}f", data))
+    await bench.executor.answer(rows=kept if kept < rows else None)
+
+
+@scenario
+async def test_an_output_of_other_rows_fails_the_request_that_it_is_for():
+    bench = Bench(model(platform="python", slo_ms=1000.0, max_batch=8))
+    bench.send(0.0)
+    for value in (1.0, -2.0, 3.0, 4.0):
+        bench.send(value, client=f"client of {value}")
+    while bench.executor.runs:
+        await run_and_keep_positive(bench)
+    assert [getattr(each, "message", each) for each in bench.answers] == [
+        [0.0], [2.0], "echo gave an output of shape [0, 1] for a batch of 1 rows", [6.0], [8.0]
+    ]  # fmt: skip
+    assert bench.engine._faults.doubted("echo", "client of -2.0", bench.now)
+    assert not bench.engine._faults.doubted("echo", "client of 3.0", bench.now)
+    assert bench.engine.in_flight == bench.engine.waiting_bytes.total == 0
+
+
+@scenario
+async def test_a_batch_of_other_rows_runs_again_where_its_own_gpu_let_is_no_more():
+    bench = Bench(model(platform="python", slo_ms=1000.0, max_batch=8))
+    bench.send(0.0)
+    for value in (1.0, 2.0):
+        bench.send(value)
+    await bench.executor.answer()
+    bench.adopt(offset=1)
+    await bench.executor.answer(rows=1)
+    while bench.executor.runs:
+        await bench.executor.answer()
+    assert bench.answers == [[0.0], [2.0], [4.0]]

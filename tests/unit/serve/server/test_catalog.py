@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import pytest
 
@@ -131,6 +132,25 @@ def test_what_has_begun_goes_on_when_its_client_has_gone(tmp_path, what):
     world = asyncio.run(run())
     assert world.served == (["first"] if what == "load" else [])
     assert world.states()["first", "1"] == (("READY", "") if what == "load" else ("UNAVAILABLE", "unloaded"))
+
+
+def test_a_model_whose_directory_goes_while_it_is_loaded_goes_then(tmp_path):
+    async def run():
+        world = Waiting(tmp_path, old=[1])
+        world.write("new", 1)
+        client = asyncio.create_task(world.catalog.load("new"))
+        while not world.asked:  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.001)
+        shutil.rmtree(tmp_path / "new")
+        compared, going = asyncio.create_task(world.catalog.compare()), asyncio.create_task(asyncio.sleep(0.05))
+        await asyncio.wait([compared, going], return_when=asyncio.FIRST_COMPLETED)
+        world.go.set()
+        await asyncio.gather(client, compared)
+        await world.catalog.compare()
+        assert world.served == ["old"]
+        assert list(world.states()) == [("old", "1")]
+
+    asyncio.run(run())
 
 
 def test_a_defect_met_at_a_model_that_came_leaves_the_others(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ fair_turn.py     a turn that one has at a time: whose large request is read next
 unpacking.py     processes that read what takes time by its size;  passing.py: how large bytes come there and back
 own_process.py   what these processes do first
 documents.py     metadata, statistics, configuration as JSON
-metrics.py       /metrics;  triton_metrics.py: the same by Triton's names;  shared_text.py: made once for all who ask
+metrics.py       /metrics;  triton_metrics.py: the same by Triton's names
+shared_text.py   what is of all models, made once for all who ask
 logs.py          the last lines of the log, and those to come
 """

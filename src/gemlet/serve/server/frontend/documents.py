@@ -1,20 +1,22 @@
-"""What the server and its models say of themselves, as JSON documents."""
+"""What the server and its models say of themselves, as JSON documents; what is of all models, as text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 import gemlet
 from gemlet.serve.dispatch.statistics import Span
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.dispatch.statistics import Statistics
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
-    from gemlet.serve.server.frontend.service import Service
+    from gemlet.serve.server.frontend.service import IndexEntry, Service
 
 SERVER = "gemlet"
 EXTENSIONS = (
@@ -30,6 +32,36 @@ def server(service: Service) -> dict[str, Any]:
         "extensions": EXTENSIONS,
         "parameters": dict(service.runs_on()),
     }
+
+
+def server_text(service: Service) -> bytes:
+    return msgspec.json.encode(server(service))
+
+
+def health(service: Service) -> bytes:
+    models = {entry.name: entry.state for entry in service.index()}
+    return msgspec.json.encode({"live": True, "ready": service.ready, "models": models})
+
+
+def index(service: Service) -> bytes:
+    return _index(service.index())
+
+
+def index_of_ready(service: Service) -> bytes:
+    return _index(entry for entry in service.index() if entry.state == "READY")
+
+
+def _index(entries: Iterable[IndexEntry]) -> bytes:
+    return msgspec.json.encode(
+        [
+            {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+            for entry in entries
+        ]
+    )
+
+
+def all_statistics(service: Service) -> bytes:
+    return msgspec.json.encode({"model_stats": [statistics(served) for served in service.engine.models.values()]})
 
 
 def shape(spec: ModelSpec, tensor: TensorSpec) -> list[int]:

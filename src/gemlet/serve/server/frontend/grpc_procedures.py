@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+import gemlet
 from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import documents, intake
@@ -15,11 +16,13 @@ from gemlet.serve.server.frontend.service import NO_OVERRIDE
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.dispatch.statistics import Span
     from gemlet.serve.server.frontend.grpc_call import GrpcCall
     from gemlet.serve.server.frontend.regions import UserRegions
-    from gemlet.serve.server.frontend.service import Service
+    from gemlet.serve.server.frontend.service import IndexEntry, Service
 
 NAMES = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
@@ -48,7 +51,7 @@ class Procedures:
                 answer = await act(request, client.peer)
             else:
                 answer = await act(request)
-            call.respond([answer.SerializeToString()])
+            call.respond([answer if isinstance(answer, bytes) else answer.SerializeToString()])
         except DecodeError as error:
             call.refuse(Refusal("invalid", f"not a {kind.__name__}: {error}"))
         except Exception as error:  # noqa: BLE001  it is the answer
@@ -70,9 +73,8 @@ class Procedures:
         return messages.ModelReadyResponse(ready=ready)
 
     async def _server_metadata(self, _request: Any) -> messages.ServerMetadataResponse:
-        told = documents.server(self._service)
         return messages.ServerMetadataResponse(
-            name=told["name"], version=told["version"], extensions=told["extensions"]
+            name=documents.SERVER, version=gemlet.__version__, extensions=documents.EXTENSIONS
         )
 
     async def _model_metadata(self, request: messages.ModelMetadataRequest) -> messages.ModelMetadataResponse:
@@ -86,22 +88,19 @@ class Procedures:
         answer.config.CopyFrom(triton_config.message_of(spec, versions))
         return answer
 
-    async def _model_statistics(self, request: messages.ModelStatisticsRequest) -> messages.ModelStatisticsResponse:
-        engine = self._service.engine
-        found = list(engine.models.values())
-        if request.name:
-            spec = self._service.model(request.name, request.version)
-            found = [engine.models[spec.label]] if request.version else engine.models.versions(spec.name)
+    async def _model_statistics(
+        self, request: messages.ModelStatisticsRequest
+    ) -> messages.ModelStatisticsResponse | bytes:
+        if not request.name:
+            return await self._service.texts.of(_all_statistics)
+        models, spec = self._service.engine.models, self._service.model(request.name, request.version)
+        found = [models[spec.label]] if request.version else models.versions(spec.name)
         return messages.ModelStatisticsResponse(model_stats=[_statistics(served) for served in found])
 
     # Repository
 
-    async def _repository_index(self, request: messages.RepositoryIndexRequest) -> messages.RepositoryIndexResponse:
-        answer = messages.RepositoryIndexResponse()
-        for entry in self._service.index():
-            if entry.state == "READY" or not request.ready:
-                answer.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
-        return answer
+    async def _repository_index(self, request: messages.RepositoryIndexRequest) -> bytes:
+        return await self._service.texts.of(_index_of_ready if request.ready else _index)
 
     async def _repository_model_load(
         self, request: messages.RepositoryModelLoadRequest, peer: str
@@ -160,6 +159,26 @@ class Procedures:
     ) -> messages.CudaSharedMemoryUnregisterResponse:
         await regions.unregister(DeviceRegion, request.name)
         return messages.CudaSharedMemoryUnregisterResponse()
+
+
+def _index(service: Service) -> bytes:
+    return _index_of(service.index())
+
+
+def _index_of_ready(service: Service) -> bytes:
+    return _index_of(entry for entry in service.index() if entry.state == "READY")
+
+
+def _index_of(entries: Iterable[IndexEntry]) -> bytes:
+    answer = messages.RepositoryIndexResponse()
+    for entry in entries:
+        answer.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
+    return answer.SerializeToString()
+
+
+def _all_statistics(service: Service) -> bytes:
+    found = [_statistics(served) for served in service.engine.models.values()]
+    return messages.ModelStatisticsResponse(model_stats=found).SerializeToString()
 
 
 def _statistics(served: ServedModel) -> messages.ModelStatistics:

@@ -13,6 +13,7 @@ import msgspec
 from gemlet.decoding import from_json
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import documents, metrics
+from gemlet.serve.server.frontend.http_exchange import JSON
 from gemlet.serve.server.frontend.regions import DeviceRegion, SystemRegion, UserRegions
 from gemlet.serve.server.frontend.service import NO_OVERRIDE
 
@@ -101,12 +102,12 @@ async def _ready(service: Service, exchange: Exchange, _asked: Asked) -> None:
 
 
 async def _health(service: Service, exchange: Exchange, _asked: Asked) -> None:
-    models = {entry.name: entry.state for entry in service.index()}
-    exchange.document({"live": True, "ready": service.ready, "models": models}, 200 if service.ready else 503)
+    text = await service.texts.of(documents.health)
+    exchange.answer(200 if service.ready else 503, JSON, [text])
 
 
 async def _server(service: Service, exchange: Exchange, _asked: Asked) -> None:
-    exchange.document(documents.server(service))
+    exchange.answer(200, JSON, [await service.texts.of(documents.server_text)])
 
 
 async def _model(service: Service, exchange: Exchange, asked: Asked) -> None:
@@ -131,18 +132,13 @@ async def _model_stats(service: Service, exchange: Exchange, asked: Asked) -> No
 
 
 async def _all_stats(service: Service, exchange: Exchange, _asked: Asked) -> None:
-    exchange.document({"model_stats": [documents.statistics(served) for served in service.engine.models.values()]})
+    exchange.answer(200, JSON, [await service.texts.of(documents.all_statistics)])
 
 
 async def _index(service: Service, exchange: Exchange, asked: Asked) -> None:
     only_ready = asked.document().get("ready") is True
-    entries = [entry for entry in service.index() if entry.state == "READY" or not only_ready]
-    exchange.document(
-        [
-            {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
-            for entry in entries
-        ]
-    )
+    text = await service.texts.of(documents.index_of_ready if only_ready else documents.index)
+    exchange.answer(200, JSON, [text])
 
 
 async def _load(service: Service, exchange: Exchange, asked: Asked) -> None:
@@ -209,7 +205,7 @@ async def _device_unregister(_service: Service, exchange: Exchange, asked: Asked
 
 
 async def _metrics(service: Service, exchange: Exchange, _asked: Asked) -> None:
-    exchange.answer(200, metrics.CONTENT_TYPE, [await service.metrics.text()])
+    exchange.answer(200, metrics.CONTENT_TYPE, [await service.texts.of(metrics.render)])
 
 
 async def _plan(service: Service, exchange: Exchange, _asked: Asked) -> None:

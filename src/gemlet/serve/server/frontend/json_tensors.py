@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gemlet.serve.dispatch.call import Tensor
 
 NOT_JSON = (b"NaN", b"Infinity")
+PIECE = 65_536  # elements that become text at once
 HALF = re.compile(rb"\\u[dD]")  # begins the half of a character that JSON writes as two
 _encode = msgspec.json.Encoder().encode
 
@@ -103,8 +104,15 @@ def text(tensor: Tensor) -> bytes:
             raise Refusal("invalid", f"output {tensor.name!r} is not text: ask for it as binary data") from None
     if tensor.datatype == "BF16":
         raise Refusal("invalid", f"output {tensor.name!r}: BF16 must be sent as binary data")
-    array = tensors.to_array(tensor.data, tensor.datatype, tensor.shape)
-    listed = array.reshape(-1).tolist()
+    array = tensors.to_array(tensor.data, tensor.datatype, tensor.shape).reshape(-1)
+    pieces = [
+        _piece(array[at : at + PIECE]) for at in range(0, array.size, PIECE)
+    ]  # whole it is objects of 32 bytes each
+    return b"[%b]" % b",".join(pieces)
+
+
+def _piece(array: np.ndarray) -> bytes:
+    listed = array.tolist()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return json.dumps(listed, separators=(",", ":")).encode()
-    return _encode(listed)
+        return json.dumps(listed, separators=(",", ":")).encode()[1:-1]
+    return _encode(listed)[1:-1]

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
 MAX_REGIONS = 1024  # of a user
 MAX_NAME_BYTES = 255  # of a region: a status of all has all their names
+AGAIN_S = 1.0  # between tries to close what was unregistered
 MAX_READ_BYTES = 64 * 1024**2  # by one request: as much as a body may have
 
 
@@ -142,8 +143,12 @@ class Regions:
             self.writers.end(user)
 
         async def end() -> None:
-            async with self.turn_of(user, small=True):
-                await to_its_end(in_thread(lambda: [region.end() for region in regions]))
+            while True:
+                with contextlib.suppress(Refusal):  # there is no thread left
+                    async with self.turn_of(user, small=True):
+                        await to_its_end(in_thread(lambda: [region.end() for region in regions]))
+                    return
+                await asyncio.sleep(AGAIN_S)
 
         task = asyncio.ensure_future(end())
         self._ending.add(task)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Plan
     from gemlet.serve.server.frontend.logs import LogTail
     from gemlet.serve.server.frontend.regions import Regions
-    from gemlet.serve.server.frontend.shared_text import SharedText
+    from gemlet.serve.server.frontend.shared_text import SharedTexts
     from gemlet.serve.server.frontend.unpacking import Unpacking
 
 NO_OVERRIDE = "failed to load: a model is loaded as the files in the repository say; change these instead"
@@ -32,7 +32,7 @@ class Service(Protocol):
     regions: Regions
     unpacking: Unpacking
     logs: LogTail
-    metrics: SharedText
+    texts: SharedTexts
 
     @property
     def ready(self) -> bool:

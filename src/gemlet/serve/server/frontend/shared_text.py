@@ -1,14 +1,17 @@
-"""A text that is made for all who ask for it meanwhile, and for no more than a part of the time: it takes time by the
-number of models, in which the event loop does nothing else, and clients may ask without end."""
+"""Texts that are made for all who ask for them meanwhile, and for no more than a part of the time each: they take time
+by the number of models, in which the event loop does nothing else, and clients may ask without end."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gemlet.serve.server.frontend.service import Service
 
 REST = 9  # times as long as it took, until it is made again
 
@@ -53,3 +56,17 @@ class SharedText:
                 asked.set_result(text)
         ended = self._clock()
         self._next = ended + REST * (ended - began)
+
+
+class SharedTexts:
+    """Those of a service, by what makes them."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._texts: dict[Callable[[Service], bytes], SharedText] = {}
+
+    async def of(self, make: Callable[[Service], bytes]) -> bytes:
+        """As SharedText.text(). ``make``: a function of a module, one of a few."""
+        if make not in self._texts:
+            self._texts[make] = SharedText(partial(make, self._service))
+        return await self._texts[make].text()

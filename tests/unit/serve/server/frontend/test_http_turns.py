@@ -24,15 +24,15 @@ MANY = 5000
 
 
 class Counted(Service):
-    """Counts how often its index was asked for."""
+    """Counts how often it was asked for one of its models."""
 
     def __init__(self):
         super().__init__()
         self.asked = 0
 
-    def index(self):
+    def model(self, name, version=""):
         self.asked += 1
-        return super().index()
+        return super().model("echo")
 
 
 def infer(values):
@@ -149,7 +149,7 @@ def test_a_client_has_one_request_beside_inference_begun_in_each_turn():
     async def run():
         service = Counted()
         connection, _ = connect(service)
-        connection.data_received(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 40)
+        connection.data_received(b"GET /v2/models/echo HTTP/1.1\r\n\r\n" * 40)
         await one_of_forty_is_begun_in_each_turn(service)
         connection.connection_lost(None)
 
@@ -219,7 +219,7 @@ def test_many_clients_together_have_the_time_of_one(monkeypatch):
         connections = [connect(service, server)[0] for _ in range(20)]
         Clock(monkeypatch, loop, service, 0.0005)
         for connection in connections:
-            connection.data_received(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 30)
+            connection.data_received(b"GET /v2/models/echo HTTP/1.1\r\n\r\n" * 30)
         most = before = service.asked
         for _ in range(2000):
             await asyncio.sleep(0)
@@ -238,7 +238,7 @@ def test_a_client_of_grpc_has_one_call_beside_inference_begun_in_each_turn():
         connection = GrpcConnection(GrpcServer(service))
         connection.connection_made(Transport())
         header = HEADER.replace(
-            b"\x2a/inference.GRPCInferenceService/ModelInfer", b"\x2f/inference.GRPCInferenceService/RepositoryIndex"
+            b"\x2a/inference.GRPCInferenceService/ModelInfer", b"\x2d/inference.GRPCInferenceService/ModelMetadata"
         )
         calls = (frame(1, 4, stream, header) + frame(0, 1, stream, bytes(5)) for stream in range(1, 80, 2))
         connection.data_received(PREFACE + b"".join(calls))

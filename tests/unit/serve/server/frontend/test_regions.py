@@ -240,6 +240,23 @@ OTHER = 4321  # a uid that is not this one
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="giving a file to another user needs root")
+def test_regions_are_closed_also_where_no_thread_can_be_started_for_that_at_first(shared, monkeypatch):
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    regions = mine()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    register(regions, "a", shared[0], 0, 1)
+    start, tries = threading.Thread.start, iter([RuntimeError("can't start new thread")] * 2)
+
+    def started(thread):
+        for error in tries:
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    unregister(regions)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_objects_of_others_are_refused(shared):
     key, descriptor = shared
     os.fchown(descriptor, OTHER, OTHER)  # root may open it all the same

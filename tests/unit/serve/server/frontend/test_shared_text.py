@@ -1,12 +1,15 @@
-"""The metrics are made once for all who ask for them meanwhile, and not without end."""
+"""What is of all models is made once for all who ask for them meanwhile, and not without end."""
 
 from __future__ import annotations
 
 import asyncio
+from unittest import mock
 
 import looptime
+import pytest
 
-from gemlet.serve.server.frontend.shared_text import REST, SharedText
+from gemlet.serve.server.frontend.grpc_procedures import Procedures
+from gemlet.serve.server.frontend.shared_text import REST, SharedText, SharedTexts
 from tests.unit.serve.searching import comparisons
 from tests.unit.serve.stand_in import Service, connect, replies
 
@@ -90,14 +93,71 @@ def test_thousands_who_ask_end_together_in_little_time():
     assert run(scenario()) < 10 * 200
 
 
-def test_clients_get_it():
-    async def scenario():
-        service = Service()
-        service.metrics = World().shared
-        connection, transport = connect(service)
-        connection.data_received(b"GET /metrics HTTP/1.1\r\n\r\n" * 2)
-        while transport.written.count(b"HTTP/1.1") < 2:  # noqa: ASYNC110  it tells nobody
-            await asyncio.sleep(0.1)
-        return [body for _, _, body in replies(transport.written)]
+ALL_MODELS = ("GET /metrics", "GET /v2", "GET /v2/health", "GET /v2/models/stats", "POST /v2/repository/index")
+PROCEDURES = ("ModelStatistics", "RepositoryIndex")
 
-    assert run(scenario()) == [b"1", b"1"]
+
+class Counting(Service):
+    """Counts how often something is made of all models."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = 0
+        service = self
+
+        class Counted(type(self.engine.models)):
+            def values(self):
+                service.made += 1
+                return super().values()
+
+        self.engine.models.__class__ = Counted
+
+    def index(self):
+        self.made += 1
+        return super().index()
+
+    def runs_on(self):
+        self.made += 1
+        return super().runs_on()
+
+
+@pytest.mark.parametrize("asked", ALL_MODELS)
+def test_what_is_of_all_models_is_made_once_for_all_who_ask_at_once(asked):
+    async def scenario(clients):
+        service = Counting()
+        transports = []
+        for _ in range(clients):
+            connection, transport = connect(service)
+            connection.data_received(f"{asked} HTTP/1.1\r\nContent-Length: 0\r\n\r\n".encode())
+            transports.append(transport)
+        while not all(transport.written for transport in transports):  # noqa: ASYNC110  it tells nobody
+            await asyncio.sleep(0.1)
+        assert {status for each in transports for status, _, _ in replies(each.written)} == {200}
+        return service.made
+
+    assert run(scenario(5)) == run(scenario(1)) > 0
+
+
+@pytest.mark.parametrize("name", PROCEDURES)
+def test_it_is_made_once_for_all_who_ask_over_grpc(name):
+    async def scenario(clients):
+        service = Counting()
+        calls = [mock.Mock() for _ in range(clients)]
+        procedures = Procedures(service)
+        await asyncio.gather(*(procedures(name, call, b"") for call in calls))
+        for call in calls:
+            ((answer,),) = call.respond.call_args.args
+            assert b"echo" in answer
+        return service.made
+
+    assert run(scenario(5)) == run(scenario(1)) > 0
+
+
+def test_each_text_has_its_own_part_of_the_time():
+    async def scenario():
+        texts = SharedTexts(Service())
+        world = World()
+        long = await asyncio.gather(texts.of(lambda _: world.make()), texts.of(lambda _: b"short"))
+        return long, await texts.of(lambda service: b"%d" % len(service.engine.models))
+
+    assert run(scenario()) == ([b"1", b"short"], b"1")
