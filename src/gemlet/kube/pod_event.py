@@ -1,11 +1,26 @@
-"""A warning about a pod, as `kubectl describe` shows it. Pure but for the time."""
+"""What a pod is told, as `kubectl describe` shows it: why it was refused, and other warnings. Pure but for the time.
+
+The agent's answers to the kubelet (device_plugin.py, dra.py) carry `error_message`, and the kubelet makes an event of
+them. The agent makes those that the kubelet has not asked about by `warning` (pods.py, reaper.py, lost_gpus.py), and so
+does the webhook (templates.py).
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
 
+from gemlet.errors import GemletError
+from gemlet.kube.request import BadRequest
+
 MAX_TEXT = 1024  # of the apiserver
+
+
+def error_message(error: GemletError | OSError) -> str:
+    """An error as one line for an event: what, and what to do."""
+    if isinstance(error, BadRequest) or not isinstance(error, GemletError):
+        return f"gemlet: {error}"
+    return f"gemlet: {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 
 def warning(meta: dict[str, Any], text: str, *, reason: str, component: str) -> tuple[str, dict[str, Any]]:

@@ -24,9 +24,8 @@ from gemlet.errors import GemletError
 from gemlet.kube import claims
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
-from gemlet.kube.device_plugin import error_message
 from gemlet.kube.holders import ENDED
-from gemlet.kube.pod_event import MAX_TEXT, warning
+from gemlet.kube.pod_event import MAX_TEXT, error_message, warning
 from gemlet.kube.request import BadRequest, in_force
 from gemlet.kube.share import Pod
 from gemlet.kube.withholding import NotWithheld
