@@ -1,5 +1,5 @@
 /* The part of NVML's binary interface that the simulation answers: names, values and layouts, in our own words.
- * tests/sim/driver/test_nvml.py drives it through nvidia-ml-py, whose structures must agree. */
+ * tests/unit/devices/test_simulated_nvml.py drives it through nvidia-ml-py, whose structures must agree. */
 #pragma once
 
 #ifdef __cplusplus

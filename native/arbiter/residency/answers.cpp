@@ -115,6 +115,9 @@ std::vector<ResidencyUsage> Residency::usage(Nanoseconds now) const {
         else if (m.in && !m.complete)
             std::snprintf(text, sizeof text, "its memory is being brought back (%.0f of %.0f MiB are on the device)",
                           double(m.mapped) / mib, double(m.movable) / mib);
+        else if (!m.in && m.mapped > m.allowed)
+            std::snprintf(text, sizeof text, "its memory leaves the device for another's (%.0f of %.0f MiB have to)",
+                          double(minus(m.mapped, m.allowed)) / mib, double(m.movable) / mib);
         else if (!m.in && m.queued != kNever)
             std::snprintf(text, sizeof text, "waits for room on the device: %.0f of its %.0f MiB are on the host",
                           double(minus(m.movable, m.mapped)) / mib, double(m.movable) / mib);

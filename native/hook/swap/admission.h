@@ -1,5 +1,5 @@
-// Asks the daemon for movable memory: the message before an allocation, the meaning of a refusal, the message
-// after a free.
+// Around the question to the daemon whether there is room, which make_reservation() asks (SwapSpace::ask): what is
+// announced before it, the meaning of a refusal, the message after a free.
 #pragma once
 
 #include <utility>

@@ -1,8 +1,8 @@
 // One chunk of movable memory: a piece of reserved address space, what is behind it on the device, and its place on
 // the host. Pure: the driver is an interface, so every failure can be tried without one (tests/sim/hook/native).
 //
-//     away -- prepare --> prepared -- (copy in) arrived --> resident -- (copy out) copied --> clean -- vacate -->
-//     away
+//     away -- prepare --> prepared -- (copy in) arrived --> resident -- (copy out) copied --> clean
+//     clean -- vacate --> away
 //
 // Every step looks at what is there and does what is missing, so a step that failed half-way is simply done again,
 // and no failure needs to be undone. The content is in at least one place at every moment: it leaves the device only

@@ -32,8 +32,7 @@ struct Mover {
     int dead = 0;              // synchronisations in a row that failed for good
 };
 
-// --- swap/copies.cpp; with `using_driver` and in a context
-// ----------------------------------------------------------
+// swap/copies.cpp; with `using_driver` and in a context
 
 CUresult make_streams(Mover& m, CUcontext context);
 void destroy_streams(Mover& m);
@@ -42,8 +41,7 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock);
 // Brings in as much as the allowance has room for.
 CUresult move_in(Mover& m, std::unique_lock<std::mutex>& lock);
 
-// --- swap/host_memory.cpp; with `using_driver`
-// ----------------------------------------------------------
+// swap/host_memory.cpp; with `using_driver`
 
 // Bytes of host memory to keep ready if `away` bytes of the program may have to move there; only whole chunks
 // move.
@@ -58,8 +56,7 @@ uint64_t tend_host_side(Mover& m, CUcontext context, uint64_t movable, uint64_t 
 bool take_place_of_another(Mover& m, Chunk& chunk);
 void say_no_memory(SwapSpace& space);
 
-// --- swap/stop.cpp
-// ---------------------------------------------------------------------------------------------------
+// swap/stop.cpp
 
 // Closes the gate and waits until nothing runs. False if that is not possible now; the gate is as it was then.
 bool stop_program(Mover& m);

@@ -135,12 +135,13 @@ def running(
                 known = {entry["name"]: entry["origin"] for entry in daemon.call("status")["groups"]}
                 chosen = groups if groups is not None else [n for n, o in known.items() if o == "configuration"]
                 answers = {g: daemon.call("environment", group=g, mps=mps, **(own or {})) for g in chosen}
+                for group, answer in answers.items():
+                    environment.check_version(answer, simulated=endpoint.kind == "simulated")
+                    if group not in known:
+                        raise no_group(group, known)
         except DaemonUnreachable:
             continue
         for group, answer in answers.items():
-            environment.check_version(answer, simulated=endpoint.kind == "simulated")
-            if group not in known:
-                raise no_group(group, known)
             if not answer["sm_in_force"]:
                 click.echo(f"note: the fraction of group {group} is not in force: not under MPS", err=True)
         return endpoint, answers

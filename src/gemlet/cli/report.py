@@ -40,13 +40,13 @@ def command(socket: str | None, *, group: str, since: float, output: str, simula
 
     with connect(address.candidates(socket, simulate=simulate)) as daemon:
         found = ask(daemon, group, since)
-    if found is None:
-        further = typed_command.on_group("report", group, "--since", "7d", simulated=simulate)
-        raise Refused(
-            f"group {group} had no program in that time",
-            hint=f"look further back with `{further}`, "
-            f"or see the names with `{typed_command.command('status', simulated=simulate)}`",
-        )
+        if found is None:
+            further = typed_command.on_group("report", group, "--since", "7d", simulated=simulate)
+            raise Refused(
+                f"group {group} had no program in that time",
+                hint=f"look further back with `{further}`, "
+                f"or see the names with `{typed_command.command('status', simulated=simulate)}`",
+            )
     if output == "json":
         click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
     else:

@@ -10,13 +10,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon import address, protocol
-from gemlet.errors import DaemonError, DaemonUnreachable, Refused
+from gemlet.errors import DaemonError, DaemonUnreachable, Refused, UsageError
 from gemlet.typed_command import command
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from gemlet.daemon.address import Endpoint
+
+
+SIMULATE = "add --simulate: the daemon of the simulated machine runs"
+
+
+def simulated_is_meant(endpoint: Endpoint) -> bool:
+    """Whether a user who asked there, in vain, may have meant the simulated machine."""
+    return endpoint.kind == "user" and accepts(address.simulated())
 
 
 def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
@@ -26,8 +34,8 @@ def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
     if endpoint.kind == "explicit":  # `gemlet run` starts none there
         start = command("daemon", "--runtime-dir", endpoint.directory)
         hint = f"start one with `{start}`, or leave out --socket"
-    elif endpoint.kind == "user" and accepts(address.simulated()):
-        hint = "add --simulate: the daemon of the simulated machine runs"
+    elif simulated_is_meant(endpoint):
+        hint = SIMULATE
     else:
         run, daemon = command("run", "--", "COMMAND", simulated=simulated), command("daemon", simulated=simulated)
         hint = f"start one with `{run}` or `{daemon}`"
@@ -72,7 +80,7 @@ class _Moved(Exception):
 
 
 class Connection:
-    """One open connection; closes itself as a context manager.
+    """One open connection. As a context manager it closes itself, and tells who is refused of a forgotten --simulate.
 
     Raises `DaemonUnreachable` if nobody listens there (or this user may not connect), `DaemonError` if too many others
     wait for it.
@@ -182,6 +190,8 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if isinstance(error, Refused) and error.exit_code != UsageError.exit_code and simulated_is_meant(self.endpoint):
+            error.hint = f"{error.hint}; or {SIMULATE}" if error.hint else SIMULATE
 
 
 def connect(endpoints: list[Endpoint], *, timeout: float = 5.0) -> Connection:

@@ -19,6 +19,7 @@ kubelet_checkpoint.py    which pod that is, by uid
 webhook.py admission.py pod_shape.py templates.py room.py    the webhook
 daemon_link.py api_server.py http_connection.py foreign_json.py    what is asked of the daemon and of the apiserver
 queues.py        who comes when, so that nobody keeps the others waiting. Knows nothing of the rest
-pod_events.py lost_gpus.py metrics.py http_pages.py shares_table.py holders.py    what people are shown
+pod_events.py    what a pod is told, such as why it was refused, and who tells it;  lost_gpus.py: that a GPU has failed
+metrics.py http_pages.py shares_table.py holders.py    what people are shown
 names.py         every name that Kubernetes or a container sees
 """

@@ -21,8 +21,9 @@ from gemlet.errors import DeviceError, GemletError
 from gemlet.kube import kubelet_checkpoint, names, placement, rpc, slots, units
 from gemlet.kube.ask import for_container
 from gemlet.kube.escape import check_counted
+from gemlet.kube.pod_events import error_message
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
-from gemlet.kube.request import Amounts, BadRequest, in_force
+from gemlet.kube.request import Amounts, in_force
 from gemlet.kube.share import Pod, Share, group_name
 
 if TYPE_CHECKING:
@@ -441,10 +442,3 @@ def allocate_response(edits: Edits | None) -> messages.ContainerAllocateResponse
     for name in edits.cdi:
         answer.cdi_devices.add(name=name)
     return answer
-
-
-def error_message(error: GemletError | OSError) -> str:
-    """An error as one line for an event: what, and what to do."""
-    if isinstance(error, BadRequest) or not isinstance(error, GemletError):
-        return f"gemlet: {error}"
-    return f"gemlet: {error.message}" + (f"; {error.hint}" if error.hint else "")

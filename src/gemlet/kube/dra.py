@@ -16,7 +16,7 @@ import msgspec
 from gemlet.errors import GemletError
 from gemlet.kube import cdi, claims, names, services
 from gemlet.kube.api_server import ApiError
-from gemlet.kube.device_plugin import error_message
+from gemlet.kube.pod_events import error_message
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
 from gemlet.kube.protocol import registration_pb2 as registration

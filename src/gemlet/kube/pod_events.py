@@ -1,4 +1,9 @@
-"""Warnings about pods, as `kubectl describe` shows them."""
+"""What a pod is told, as `kubectl describe` shows it: why it was refused, and other warnings.
+
+The agent's answers to the kubelet (device_plugin.py, dra.py) carry `error_message`, and the kubelet makes an event of
+them. `PodEvents` makes those that the kubelet has not asked about (pods.py, reaper.py, lost_gpus.py); the webhook makes
+its own by `warning` (templates.py).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon.logs import Limiter
+from gemlet.errors import GemletError
 from gemlet.kube.api_server import ApiError
+from gemlet.kube.request import BadRequest
 
 if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
@@ -22,6 +29,13 @@ MAX_TEXT = 1024  # of the apiserver
 PER_MINUTE = 30  # of a namespace, of what its users can cause
 MOST = 1000  # that wait to be made
 COMPONENT = "gemlet-agent"
+
+
+def error_message(error: GemletError | OSError) -> str:
+    """An error as one line for an event: what, and what to do."""
+    if isinstance(error, BadRequest) or not isinstance(error, GemletError):
+        return f"gemlet: {error}"
+    return f"gemlet: {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 
 class PodEvents:

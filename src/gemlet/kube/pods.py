@@ -21,9 +21,8 @@ from gemlet.errors import GemletError
 from gemlet.kube import claims
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
-from gemlet.kube.device_plugin import error_message
 from gemlet.kube.holders import ENDED
-from gemlet.kube.pod_events import MAX_TEXT
+from gemlet.kube.pod_events import MAX_TEXT, error_message
 from gemlet.kube.request import BadRequest, in_force
 from gemlet.kube.share import Pod
 from gemlet.kube.withholding import NotWithheld

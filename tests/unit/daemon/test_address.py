@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
 
 from gemlet.daemon import address, protocol
-from gemlet.daemon.connection import no_daemon
+from gemlet.daemon.connection import Connection, no_daemon
+from gemlet.daemon.group_entry import Senseless, no_group
 from gemlet.errors import DaemonError, Refused
 
 
@@ -71,6 +73,27 @@ def test_a_forgotten_simulate_is_hinted_at(runtime):
         listener.bind(str(simulated.api))
         listener.listen()
         assert "add --simulate" in str(no_daemon(address.user()).hint)
+
+
+def test_a_forgotten_simulate_is_hinted_at_where_a_daemon_refuses(runtime):
+    simulated = address.simulated()
+    simulated.directory.mkdir(parents=True)
+    with contextlib.ExitStack() as listeners:
+        for endpoint in (address.user(), simulated):
+            listener = listeners.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(str(endpoint.api))
+            listener.listen()
+
+        def hint(endpoint: address.Endpoint, error: Refused) -> str | None:
+            with pytest.raises(Refused) as refusal, Connection(endpoint):
+                raise error
+            return refusal.value.hint
+
+        unknown = hint(address.user(), no_group("try", []))
+        assert unknown is not None
+        assert unknown.endswith("; or add --simulate: the daemon of the simulated machine runs")
+        assert "--simulate" not in str(hint(simulated, no_group("try", [])))
+        assert hint(address.user(), Senseless("min is above max", hint="choose")) == "choose"
 
 
 def test_a_named_daemon_is_not_one_that_run_starts(tmp_path):

@@ -43,6 +43,20 @@ def test_two_large_ones_take_turns_and_only_the_deficit_moves(scene: Make) -> No
     assert s.usage(0)["host"] == 20 * GIB
 
 
+def test_the_reason_tells_leaving_from_waiting_for_room(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    for number in (0, 1):
+        assert s.client(number, bytes_=60 * GIB) == ""
+        s.request(number)
+        s.settle()
+    assert s.usage(0)["reason"] == ""
+    assert s.usage(1)["reason"].startswith("waits for room on the device")
+    s.to(s.residency.next_event() / MS, obey=False)
+    assert s.usage(0)["reason"] == "its memory leaves the device for another's (20480 of 61440 MiB have to)"
+    s.settle()
+    assert s.usage(0)["reason"] == "waits for room on the device: 20480 of its 61440 MiB are on the host"
+
+
 def test_an_idle_client_stays_until_another_needs_its_room(scene: Make) -> None:
     s = scene(capacity=100 * GIB)
     s.client(0, bytes_=80 * GIB)

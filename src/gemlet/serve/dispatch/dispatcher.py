@@ -225,7 +225,10 @@ class Dispatcher:
             ]
 
     def start(self, now: float, model: str | None = None) -> Iterator[Batch]:
-        """Batches to execute now, each on a gpu-let that was free and is not any more; of one model, or of all."""
+        """Batches to execute now, each on a gpu-let that was free and is not any more.
+
+        model: looks at the gpu-lets that serve it only, on which another model may be more urgent; None: at all.
+        """
         waiting = [model] if model is not None else [model for model in self._places if self.queues[model]]
         for model in waiting:  # noqa: PLR1704  the one that was asked for, or each
             for place in self._free(model):
