@@ -185,7 +185,7 @@ class TestReaper:
             async def get(self, path, **query):
                 raise api_server._refusal(404, b"404 page not found\n", f"GET {path}")
 
-        looker = Reaper(node.book, fakes.FakeKubelet(), Earlier(), node="n1", young=0)
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), Earlier())
         run(node.book.open(fakes.claim_share("u1")))
         for _ in range(3):
             assert run(looker.look()) == []
