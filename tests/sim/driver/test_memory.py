@@ -228,3 +228,19 @@ def test_a_program_without_descriptors_takes_nobody_for_dead(machine: SimulatedM
     free = neighbour.stdout.readline()
     assert starved.communicate("\n", timeout=60)[0] == free
     assert neighbour.communicate("\n", timeout=60)[0] == "564\n"
+
+
+def test_an_address_that_a_stream_reuses_before_its_free_is_reached(machine: SimulatedMachine) -> None:
+    machine.run("""
+        open_device(); spin, fill = kernel("spin"), kernel("fill")
+        stream = check(cu.cuStreamCreate(1))
+        check(launch(spin, 300_000_000, stream=stream))
+        first = check(cu.cuMemAllocAsync(4 * MIB, stream))
+        check(cu.cuMemFreeAsync(first, stream))
+        second = check(cu.cuMemAllocAsync(4 * MIB, stream))
+        assert int(second) == int(first)
+        check(cu.cuStreamSynchronize(stream))
+        check(launch(fill, second, 4 * MIB, 7, stream=stream))
+        check(cu.cuMemFreeAsync(second, stream))
+        check(cu.cuStreamSynchronize(stream))
+    """)
