@@ -201,7 +201,7 @@ def test_ipc_handle_shows_the_same_bytes(machine: SimulatedMachine) -> None:
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_program_without_descriptors_takes_nobody_for_dead(machine: SimulatedMachine, left: int) -> None:
-    starved = machine.start(
+    program = machine.start(
         """
         import resource
         open_device()
@@ -215,8 +215,8 @@ def test_a_program_without_descriptors_takes_nobody_for_dead(machine: SimulatedM
         """,
         left,
     )
-    assert starved.stdout is not None
-    assert starved.stdout.readline() == "ready\n"
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
     neighbour = machine.start("""
         open_device()
         check(cu.cuMemAlloc(64 * MIB))
@@ -226,7 +226,7 @@ def test_a_program_without_descriptors_takes_nobody_for_dead(machine: SimulatedM
     """)
     assert neighbour.stdout is not None
     free = neighbour.stdout.readline()
-    assert starved.communicate("\n", timeout=60)[0] == free
+    assert program.communicate("\n", timeout=60)[0] == free
     assert neighbour.communicate("\n", timeout=60)[0] == "564\n"
 
 
