@@ -25,6 +25,12 @@ std::optional<Range> Addresses::remove(uintptr_t base) {
     return range;
 }
 
+void Addresses::remove(uintptr_t base, uint64_t id) {
+    const std::lock_guard guard(mutex_);
+    const auto found = ranges_.find(base);
+    if (found != ranges_.end() && found->second.id == id) ranges_.erase(found);
+}
+
 std::optional<Range> Addresses::find(uintptr_t address) const {
     const std::shared_lock guard(mutex_);
     auto after = ranges_.upper_bound(address);

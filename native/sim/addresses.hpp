@@ -45,6 +45,8 @@ class Addresses {
 
     void add(Range range);
     std::optional<Range> remove(uintptr_t base);
+    // Nothing if another range begins there by now.
+    void remove(uintptr_t base, uint64_t id);
     std::optional<Range> find(uintptr_t address) const;
     // Takes out all that goes away with a context.
     std::vector<Range> remove_of(void* context);

@@ -221,8 +221,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
         }
         check(range->place == Place::kPooled);
         std::vector<OpRef> ops;
-        // Queued work may still use the range; it leaves the address map when the stream comes to the free.
-        ops.push_back(action([address] { Addresses::get().remove(address); }));
+        // Queued work may still use the range; it leaves the address map when the stream comes to the free, unless an
+        // allocation of the same stream has the address by then.
+        ops.push_back(action([address, id = range->id] { Addresses::get().remove(address, id); }));
         OpRef freed = ops.back();
         enqueue(s, std::move(ops));
         release(*range, s->queue, std::move(freed));

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +16,7 @@ uint64_t process_start(uint32_t pid) {
     char path[32];
     std::snprintf(path, sizeof path, "/proc/%u/stat", pid);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
+    if (fd < 0) return errno == EMFILE || errno == ENFILE ? kUnknownStart : 0;
     char text[1024];
     const ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
@@ -49,7 +50,12 @@ bool Liveness::alive(uint32_t pid, uint64_t start) {
     if (known == pidfds_.end()) {
         // Open first, then check who it is: afterwards the descriptor can mean nobody else.
         int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-        if (process_start(pid) != start) {
+        const uint64_t found = process_start(pid);
+        if (found == kUnknownStart) {  // what cannot be told now is not remembered
+            if (fd >= 0) close(fd);
+            return true;
+        }
+        if (found != start) {
             if (fd >= 0) close(fd);
             fd = -1;
         } else if (fd < 0) {
@@ -63,7 +69,10 @@ bool Liveness::alive(uint32_t pid, uint64_t start) {
         known = pidfds_.emplace(key, fd).first;
     }
     if (known->second == -1) return false;
-    if (known->second == -2) return process_start(pid) == start;
+    if (known->second == -2) {
+        const uint64_t found = process_start(pid);
+        return found == start || found == kUnknownStart;
+    }
     pollfd waiting{known->second, POLLIN, 0};
     if (poll(&waiting, 1, 0) <= 0) return true;
     close(known->second);

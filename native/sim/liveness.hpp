@@ -8,7 +8,8 @@
 namespace gemlet::sim {
 
 // Field 22 of /proc/<pid>/stat: with the pid it names one process for ever. 0 if there is no such process, or only
-// its zombie.
+// its zombie; kUnknownStart if this process has no descriptor left to look.
+inline constexpr uint64_t kUnknownStart = UINT64_MAX;
 uint64_t process_start(uint32_t pid);
 
 class Liveness {

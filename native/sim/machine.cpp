@@ -50,6 +50,11 @@ uint32_t wanted_devices(const Profile& profile) {
     return static_cast<uint32_t>(count);
 }
 
+// Whether a place that `process` (pid, and the lower half of its start) took is still its own.
+bool is_of(uint64_t process, uint64_t start) {
+    return start == kUnknownStart || (start != 0 && (start & UINT32_MAX) == (process & UINT32_MAX));
+}
+
 class FolderLock {  // only while a machine is found or made; the kernel frees it if its holder dies
   public:
     explicit FolderLock(const std::string& folder)
@@ -146,7 +151,7 @@ bool Machine::anybody_alive() {
         const uint64_t process = writer.process.load();
         if (process == 0) continue;
         const uint64_t start = process_start(static_cast<uint32_t>(process >> 32));
-        if (start != 0 && (start & UINT32_MAX) == (process & UINT32_MAX)) return true;
+        if (is_of(process, start)) return true;
     }
     return false;
 }
@@ -160,7 +165,7 @@ void Machine::claim_writer() {
                 // Free places first; only when there are none is it worth asking who died.
                 if (attempt == 0) continue;
                 const uint64_t start = process_start(static_cast<uint32_t>(holder >> 32));
-                if (start != 0 && (start & UINT32_MAX) == (holder & UINT32_MAX)) continue;
+                if (is_of(holder, start)) continue;
             }
             if (shared_->writers[i].process.compare_exchange_strong(holder, self)) {
                 writer_ = i;

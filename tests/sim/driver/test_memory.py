@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.sim.driver.conftest import SimulatedMachine
 
@@ -195,3 +197,50 @@ def test_ipc_handle_shows_the_same_bytes(machine: SimulatedMachine) -> None:
     )
     _, err = exporter.communicate("\n", timeout=60)
     assert exporter.returncode == 0, err
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_program_without_descriptors_takes_nobody_for_dead(machine: SimulatedMachine, left: int) -> None:
+    program = machine.start(
+        """
+        import resource
+        open_device()
+        free = os.open("/dev/null", os.O_RDONLY)
+        os.close(free)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + int(sys.argv[1]), most))
+        print(check(cu.cuMemGetInfo())[0])
+        """,
+        left,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    neighbour = machine.start("""
+        open_device()
+        check(cu.cuMemAlloc(64 * MIB))
+        print(check(cu.cuMemGetInfo())[0], flush=True)
+        sys.stdin.readline()
+        print(truth("gemletSimMemory", os.getpid()) // MIB)
+    """)
+    assert neighbour.stdout is not None
+    free = neighbour.stdout.readline()
+    assert program.communicate("\n", timeout=60)[0] == free
+    assert neighbour.communicate("\n", timeout=60)[0] == "564\n"
+
+
+def test_an_address_that_a_stream_reuses_before_its_free_is_reached(machine: SimulatedMachine) -> None:
+    machine.run("""
+        open_device(); spin, fill = kernel("spin"), kernel("fill")
+        stream = check(cu.cuStreamCreate(1))
+        check(launch(spin, 300_000_000, stream=stream))
+        first = check(cu.cuMemAllocAsync(4 * MIB, stream))
+        check(cu.cuMemFreeAsync(first, stream))
+        second = check(cu.cuMemAllocAsync(4 * MIB, stream))
+        assert int(second) == int(first)
+        check(cu.cuStreamSynchronize(stream))
+        check(launch(fill, second, 4 * MIB, 7, stream=stream))
+        check(cu.cuMemFreeAsync(second, stream))
+        check(cu.cuStreamSynchronize(stream))
+    """)
