@@ -1,11 +1,14 @@
-// Time of the simulated machine: real CLOCK_MONOTONIC nanoseconds, the same in every process.
+// Time of the simulated machine: nanoseconds of the real one's clock, the same in every process.
 #pragma once
 
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <chrono>
 #include <cstdint>
+
+#include "machine_clock.h"
 
 namespace gemlet::sim {
 
@@ -17,10 +20,21 @@ inline constexpr Nanoseconds kNever = UINT64_MAX;
 // longer spin would take a core from the programs that share this machine.
 inline constexpr Nanoseconds kSpinWindow = 20'000;
 
+// Of CLOCK_MONOTONIC in this process, before that.
+inline int64_t ahead_ns() {
+    static const int64_t ahead = ahead_of_machine_ns();
+    return ahead;
+}
+
 inline Nanoseconds monotonic_now() {
     timespec t{};
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return static_cast<Nanoseconds>(t.tv_sec) * 1'000'000'000u + static_cast<Nanoseconds>(t.tv_nsec);
+    return static_cast<Nanoseconds>(t.tv_sec) * 1'000'000'000u + static_cast<Nanoseconds>(t.tv_nsec - ahead_ns());
+}
+
+// The same time for a wait.
+inline std::chrono::steady_clock::time_point steady(Nanoseconds time) {
+    return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(static_cast<int64_t>(time) + ahead_ns()));
 }
 
 inline void relax_cpu() {

@@ -46,8 +46,7 @@ void Dispatcher::run(Worker& worker) {
             continue;
         }
         const Nanoseconds until = std::min(at, monotonic_now() + kLookAgain);
-        worker.wake.wait_until(lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)),
-                               [&worker] { return worker.kicked; });
+        worker.wake.wait_until(lock, steady(until), [&worker] { return worker.kicked; });
     }
 }
 

@@ -326,7 +326,7 @@ bool Dispatcher::wait_locked(const OpRef& op, const QueueRef& queue, Lock& lock)
         }
         // Overdue but not done: another thread is carrying an effect out and will say when it is over.
         const Nanoseconds until = at > now ? at - kSpinWindow : now + kPollPeriod;
-        progress_.wait_until(lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)));
+        progress_.wait_until(lock, steady(until));
     }
     --waiters_;
     if (--queue->waiters == 0 && needs_attention(*queue)) kick(executor_);

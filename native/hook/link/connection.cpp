@@ -401,6 +401,7 @@ bool join(bool again, bool limited, int& unanswered, bool& closed) {
 bool connect_daemon(bool again, bool limited) {
     constexpr int kTries = 8;  // a program that closes all its files does so once or twice
     std::lock_guard lock(request_mutex);
+    look_at_clock();
     bool closed = true;
     int unanswered = 0;
     for (int tries = 0; closed && tries < kTries; ++tries)

@@ -1,7 +1,9 @@
-"""Programs under a clock of their own, as faketime makes one: the hook keeps to the machine's, which the daemon has."""
+"""Programs under a clock of their own, by faketime or in a time namespace: the hook keeps to the machine's, which the
+daemon has."""
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,3 +38,20 @@ def test_the_hook_reads_the_machines_clock(served: Served, machine: Machine, fir
     clock = str(compiled_text("gcc", "-shared", "-fPIC", "-O2", text=CLOCK))
     both = [clock, paths.hook_path()] if first else [paths.hook_path(), clock]
     assert machine.run("a", "launch-one", LD_PRELOAD=":".join(both)) == "0\n"
+
+
+@pytest.mark.parametrize("ahead", [100_000, -10])
+def test_a_time_namespace_changes_nothing(served: Served, machine: Machine, ahead: int) -> None:
+    """A program there waited for its first turn for ever, and its group was charged for the time."""
+    namespace = ["--time", "--monotonic", str(ahead), "--fork", "--kill-child"]
+    refused = subprocess.run(["unshare", *namespace, "true"], capture_output=True, text=True, check=False)
+    if refused.returncode:
+        pytest.skip(f"no time namespaces: {refused.stderr}")
+    served.server.set_group("a", max=0.5, memory=1 << 30)
+    served.server.set_group("b", min=0.4, memory=1 << 30)
+    run = [str(machine.program), "launch-one"]
+    there = machine.start("a", *namespace, *run, command="unshare")
+    here = machine.start("b", "launch-one")
+    for each in (there, here, machine.start("b", *namespace, *run, command="unshare")):
+        code, out, err = each.end()
+        assert (code, out) == (0, "0\n"), err
