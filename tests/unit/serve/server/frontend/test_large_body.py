@@ -25,9 +25,10 @@ def dropped(monkeypatch):
     found = []
 
     class Told(large_body._Memory):
-        def madvise(self, advice, begin, nbytes):
-            found.append((begin, nbytes))
-            super().madvise(advice, begin, nbytes)
+        def madvise(self, advice, *piece):
+            if advice == mmap.MADV_DONTNEED:
+                found.append(piece)
+            super().madvise(advice, *piece)
 
     monkeypatch.setattr(large_body, "_Memory", Told)
     return found
@@ -43,12 +44,16 @@ def body(nbytes=5 * MIB, room=ROOM):
 
 def resident(data):
     """KiB of the mapping in which ``data`` is."""
+    return int(of_mapping(data, "Rss").split()[0])
+
+
+def of_mapping(data, field):
     place = np.frombuffer(data, np.uint8).ctypes.data
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     for line in lines:
         begin, dash, end = line.split()[0].partition("-")
         if dash and int(begin, 16) <= place < int(end, 16):
-            return int(next(each for each in lines if each.startswith("Rss")).split()[1])
+            return next(each for each in lines if each.startswith(f"{field}:")).partition(":")[2]
     raise LookupError(place)
 
 
@@ -59,6 +64,51 @@ def test_room_is_no_memory_before_something_is_there():
         assert resident(made.view()) < 4 * 1024
         assert bytes(made.view()) == bytes(range(256)) * 4096
         assert made[1:4] == b"\1\2\3"
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages")
+def test_a_byte_takes_no_huge_page_where_a_system_has_them_everywhere():
+    """Of 2 MiB: with 4096 connections that announced 64 MiB and sent two bytes the server had 8 GiB."""
+
+    async def run():
+        made = LargeBody(b"ab", 64 * MIB, Turns(asyncio.get_running_loop()), "peer")
+        assert "nh" in of_mapping(made.view(), "VmFlags").split()
+        made = body(20 * MIB, 64 * MIB)
+        assert "nh" in of_mapping(made.view(), "VmFlags").split(), "also where it has moved"
+
+    asyncio.run(run())
+
+
+def test_who_sent_little_has_little_room():
+    """What is only announced counts where memory is not overcommitted, as if it were taken."""
+
+    async def run():
+        made = LargeBody(b"ab", 64 * MIB, Turns(asyncio.get_running_loop()), "peer")
+        assert len(made._memory) == MIB
+        sent = bytes(range(256)) * 4096
+        rooms = [len(made._memory)]
+        for _ in range(63):
+            made.extend(sent)
+            assert len(made._memory) <= 16 * len(made)
+            rooms.append(len(made._memory))
+        assert len(set(rooms)) == 3, "it moves twice"
+        assert rooms[-1] == 64 * MIB
+        assert bytes(made.view()) == b"ab" + 63 * sent
+
+    asyncio.run(run())
+
+
+def test_where_it_cannot_grow_it_is_said_as_elsewhere(monkeypatch):
+    def full(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    async def run():
+        made = LargeBody(b"ab", 64 * MIB, Turns(asyncio.get_running_loop()), "peer")
+        monkeypatch.setattr(large_body._Memory, "resize", full, raising=False)
+        with pytest.raises(MemoryError):
+            made.extend(bytes(2 * MIB))
 
     asyncio.run(run())
 
