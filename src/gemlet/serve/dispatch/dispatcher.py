@@ -363,6 +363,8 @@ class Dispatcher:
 
     def _form(self, place: Assignment, line: Line, now: float) -> Batch | None:
         """The next batch of this line here, or None if all that waits in it is too late, or belongs to the other."""
+        if self._faults and not line.doubted:
+            self._set_aside(place.model, line, now)
         rows = line.fitting(self._planned(place))
         while self._drop and line.rows and not line.head.may_be_late:
             expected = self._expect(place, rows)
@@ -387,6 +389,12 @@ class Dispatcher:
         place.gpu_let.doubted = line.doubted
         place.credit += rows / place.rate if place.rate > 0 else 0.0
         return Batch(place, requests, now)
+
+    def _set_aside(self, model: str, line: Line, now: float) -> None:
+        """As _trusted(), for those at the head: one client may have all that wait, in as many batches."""
+        doubted = self.queues[model].doubted
+        while line.rows and self._faults.doubted(model, line.head.client, now):
+            doubted.add(line.pop())
 
     def _trusted(self, requests: list[Request], now: float) -> list[Request]:
         """Of these; the others, whose clients had one at fault since they came, go to their line."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -47,6 +48,7 @@ logger = logging.getLogger(__name__)
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline, while any wait
 FEW = 1000  # requests, at all of which it costs little to look
 SWEEP_S = 5e-6  # for each, before all that wait are looked at: some twenty times as long as that takes
+TOLD = 50  # requests that are refused in a turn of the loop, some milliseconds: twenty thousand may be late at once
 LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
@@ -106,6 +108,8 @@ class Engine:
         self._guilty: WeakKeyDictionary[Executor, tuple[set[str], bool]] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self._sweeping = False
+        self._dropped: deque[Drop] = deque()  # that are not refused yet
+        self._telling = False
         self._missing: dict[str, str] = {}  # models that could not be loaded again, and why
 
     @property
@@ -320,6 +324,8 @@ class Engine:
         """Refuses all waiting requests."""
         for drop in self._dispatcher.abandon(message):
             self._refuse_dropped(drop)
+        while self._dropped:
+            self._refuse_dropped(self._dropped.popleft())
 
     def counts(self) -> Mapping[str, int]:
         """Requests that arrived by model since the last call."""
@@ -555,8 +561,19 @@ class Engine:
         self._arm()
 
     def _tell_dropped(self) -> None:
-        for drop in self._dispatcher.drops():
-            self._refuse_dropped(drop)
+        self._dropped += self._dispatcher.drops()
+        if self._dropped and not self._telling:
+            self._telling = True
+            self._tell_some()
+
+    def _tell_some(self) -> None:
+        try:
+            for _ in range(min(TOLD, len(self._dropped))):
+                self._refuse_dropped(self._dropped.popleft())
+        finally:
+            self._telling = bool(self._dropped)
+            if self._telling:
+                asyncio.get_running_loop().call_soon(self._tell_some)
 
     def _refuse_dropped(self, drop: Drop) -> None:
         self.waiting_bytes.remove(drop.request.model, drop.request.payload.nbytes)

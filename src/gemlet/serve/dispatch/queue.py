@@ -133,6 +133,8 @@ class DoubtedLine(Line):
     doubted = True
 
     def fitting(self, limit: int) -> int:
+        if self._requests and not self.head.together:  # nor has one behind it
+            return super().fitting(limit)
         rows, together = 0, limit
         for number, request in enumerate(self._requests):
             together = min(together, request.together or limit)

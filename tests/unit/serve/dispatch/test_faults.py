@@ -160,6 +160,27 @@ def test_a_neighbour_on_the_gpu_let_waits_for_one_doubted_batch_at_a_time():
     assert order == ["bad 0", "good 0", "bad 1", "good 1", "bad 2", "good 2"]
 
 
+def test_all_that_a_client_has_waiting_is_doubted_at_once_when_it_is_first():
+    """Batch by batch, twenty thousand of a model without large batches stopped the event loop for half a second."""
+    known, asked = Faults(), []
+
+    def expects(place, rows):
+        asked.append(rows)
+        return 10.0
+
+    says = mock.Mock(side_effect=expects, margin=lambda _: 0.0)
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=1), task("b")))), says, lambda _: 2, faults=known)
+    (batch,) = send(queues, "a", 0.0)
+    for _ in range(500):
+        queues.submit(Request("a", 0.0, 1e6, "bad", client="bad"))
+    queues.submit(Request("b", 0.0, 1e6, "good"))
+    known.failed("a", "bad", 1.0)
+    for now in (2.0, 3.0):
+        (batch,) = queues.finish(batch, now)
+    assert len(queues.queues["a"].trusted) == 0
+    assert len(asked) < 20
+
+
 def test_requests_of_a_batch_that_failed_go_before_those_that_may_fail_one():
     known = Faults()
     known.failed("a", "bad", 0.0)
