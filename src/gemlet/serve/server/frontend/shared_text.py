@@ -1,10 +1,12 @@
 """Texts that are made for all who ask for them meanwhile, and for no more than a part of the time each: they take time
-by the number of models, in which the event loop does nothing else, and clients may ask without end."""
+by the number of models, in which the event loop does nothing else, and clients may ask without end. One of them gets
+it in each turn of the loop, since writing it takes time, too."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ class SharedText:
         self._make = make
         self._clock = clock
         self._next = 0.0  # by the clock
-        self._waiting: set[asyncio.Future[bytes]] = set()  # a set: none is looked for among all
+        self._waiting: dict[asyncio.Future[bytes], None] = {}  # the first first; none is looked for among all
         self._planned = False
 
     async def text(self) -> bytes:
@@ -33,15 +35,15 @@ class SharedText:
             self._planned = True
             loop.call_later(max(0.0, self._next - self._clock()), self._give)
         asked: asyncio.Future[bytes] = loop.create_future()
-        self._waiting.add(asked)
+        self._waiting[asked] = None
         try:
             return await asked
         finally:
-            self._waiting.discard(asked)
+            self._waiting.pop(asked, None)
 
     def _give(self) -> None:
         self._planned = False
-        asking = [asked for asked in self._waiting if not asked.done()]
+        asking = deque(asked for asked in self._waiting if not asked.done())
         self._waiting.clear()
         if not asking:
             return
@@ -49,13 +51,26 @@ class SharedText:
         try:
             text = self._make()
         except Exception as error:  # noqa: BLE001  it is theirs who asked
-            for asked in asking:
-                asked.set_exception(error)
+            self._tell(asking, partial(_fail, error))
         else:
-            for asked in asking:
-                asked.set_result(text)
+            self._tell(asking, partial(_answer, text))
         ended = self._clock()
         self._next = ended + REST * (ended - began)
+
+    def _tell(self, asking: deque[asyncio.Future[bytes]], tell: Callable[[asyncio.Future[bytes]], None]) -> None:
+        asked = asking.popleft()
+        if not asked.done():  # else its client has gone
+            tell(asked)
+        if asking:
+            asked.get_loop().call_soon(self._tell, asking, tell)
+
+
+def _answer(text: bytes, asked: asyncio.Future[bytes]) -> None:
+    asked.set_result(text)
+
+
+def _fail(error: Exception, asked: asyncio.Future[bytes]) -> None:
+    asked.set_exception(error)
 
 
 class SharedTexts:

@@ -59,6 +59,26 @@ def test_who_asks_later_has_what_is_so_then_and_waits_a_while_for_it():
     assert all(each >= (1 + REST) * TOOK_S for each in between)
 
 
+def test_one_who_asked_has_it_in_each_turn_of_the_loop():
+    """To write half a megabyte for 1500 clients took 0.3 s, in which others waited."""
+
+    async def scenario():
+        shared, told = SharedText(lambda: b"text"), []
+        asking = [asyncio.create_task(shared.text()) for _ in range(20)]
+        for number, task in enumerate(asking):
+            task.add_done_callback(lambda _, number=number: told.append(number))
+        most = 0
+        await asyncio.sleep(0)
+        asking[5].cancel()
+        while len(told) < len(asking):
+            before = len(told)
+            await asyncio.sleep(0)
+            most = max(most, len(told) - before)
+        return most, [number for number in told if number != 5]
+
+    assert run(scenario()) == (1, [*range(5), *range(6, 20)])
+
+
 def test_nothing_is_made_for_who_has_gone():
     async def scenario():
         world = World()
