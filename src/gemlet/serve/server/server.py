@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemlet import own_memory
+from gemlet import own_memory, peers
+from gemlet.daemon.subordinate_uids import SubordinateUids
 from gemlet.errors import GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import Engine
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_CHECK_S = 0.005
+USERS_S = 2.0  # for the owners of subordinate uids to be found, at the begin
 SLOW_CHECK_S = 1.0
 HANG_CHECK_S = 0.5
 TRIM_S = 10.0
@@ -88,6 +90,7 @@ class Server:
         _allow_connections()
         own_memory.give_back()
         self._listening = Listening(options, self)
+        self._subordinates = SubordinateUids(shared=True)
         self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
         self._choice, known = serving_plan.choose(options, self._cluster)
         self._serving_plan = ServingPlan(options, self._choice, self.engine, known)
@@ -194,11 +197,14 @@ class Server:
         self._serving_plan.control(keep, ends, tasks)
         self.unpacking.prepare()
         self._catalog.all_ready()
+        await self._subordinates.learn(USERS_S)
+        peers.count_users_by(self._subordinates.account)
         http, http_port = await self._listening.http()
         grpc, grpc_port = await self._listening.grpc()
         keep(_every(TRIM_S, own_memory.trim), "memory")
         keep(self.unpacking.warm(), "processes for large requests")
         keep(_every(SLOW_CHECK_S, self._listening.refresh), "tokens and certificate")
+        keep(_every(SLOW_CHECK_S, self._subordinates.learn), "subordinate uids")
         frontends = [each for each in (http, grpc) if each is not None]
         for frontend in frontends:
             keep(_every(SLOW_CHECK_S, frontend.close_slow), "slow connections")
