@@ -6,13 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gemlet.serve.server.frontend.service import Service
-
+Whole = TypeVar("Whole")
 REST = 9  # times as long as it took, until it is made again
 
 
@@ -58,15 +57,15 @@ class SharedText:
         self._next = ended + REST * (ended - began)
 
 
-class SharedTexts:
-    """Those of a service, by what makes them."""
+class SharedTexts(Generic[Whole]):
+    """Those of one whole, such as a service, by what makes them."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._texts: dict[Callable[[Service], bytes], SharedText] = {}
+    def __init__(self, whole: Whole) -> None:
+        self._whole = whole
+        self._texts: dict[Callable[[Whole], bytes], SharedText] = {}
 
-    async def of(self, make: Callable[[Service], bytes]) -> bytes:
+    async def of(self, make: Callable[[Whole], bytes]) -> bytes:
         """As SharedText.text(). ``make``: a function of a module, one of a few."""
         if make not in self._texts:
-            self._texts[make] = SharedText(partial(make, self._service))
+            self._texts[make] = SharedText(partial(make, self._whole))
         return await self._texts[make].text()
