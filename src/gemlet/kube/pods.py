@@ -5,7 +5,7 @@ why.
 
 The kubelet has a claim prepared for the first pod that uses it, and tells nobody of the next ones, nor of annotations
 that change. So each pod is checked here, too: while one would leave its share, no container starts in that share. A pod
-may be here before its claim is a share: it is checked again then.
+may be here before its claim is a share, or is one again: it is checked again then.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _Step = Callable[[dict[str, Any]], Awaitable[None]]
 _KEPT = ("namespace", "name", "uid", "annotations")  # of a pod's metadata, until it is its turn
 
 RETRY_SECONDS = 2.0
+LIST_SECONDS = 10.0  # for which a claim waits until all pods have been seen
 
 
 class PodFollower:
@@ -48,7 +49,8 @@ class PodFollower:
         self._api = api
         self._book = book
         self._node = node
-        self._suspects: dict[str, Pod] = {}  # by uid, those that a claim could not hold if it came to be a share
+        self._suspects: dict[str, Pod] = {}  # by uid, those that a claim of theirs could not hold when it is a share
+        self._listed = asyncio.Event()  # set while all pods have been seen, and changes are followed
         self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
         self._woken = asyncio.Event()
         self._events = events
@@ -68,6 +70,13 @@ class PodFollower:
 
     async def look_again(self, namespace: str) -> None:
         """Checks the pods that are here already, now that a claim of their namespace is a share. Raises ApiError."""
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                await self._listed.wait()
+        except TimeoutError:
+            raise ApiError(
+                "the apiserver has not listed the pods of this node yet", hint="see the agent's log for the reason"
+            ) from None
         for uid, pod in list(self._suspects.items()):
             if pod.namespace == namespace:
                 await self._look_at(uid, pod)  # apart: of one, which may be of megabytes, nothing stays for the next
@@ -91,6 +100,7 @@ class PodFollower:
                 try:
                     await self._follow()
                 except ApiError as error:
+                    self._listed.clear()
                     logger.warning("pods: %s", error)
                     await asyncio.sleep(RETRY_SECONDS)
 
@@ -104,6 +114,7 @@ class PodFollower:
             del pod  # it may be of megabytes, as the next
         for uid in (self._book.pods_denied() | self._suspects.keys()) - there:
             self._forget(uid)
+        self._listed.set()
         try:
             self._book.release_unseen()
         except OSError as error:
@@ -167,7 +178,7 @@ class PodFollower:
         ended = (seen.get("status") or {}).get("phase") in ENDED
         used = set() if ended else self._used_by(seen, set(ours))
         self._suspects.pop(meta["uid"], None)
-        if used - ours.keys() and self._trouble(seen, used) is not None:
+        if used and self._trouble(seen, used) is not None:
             self._suspects[meta["uid"]] = _pod(meta)
         trouble = self._trouble(seen, set(ours)) if used & ours.keys() else None
         shares = {ours[name] for name in used & ours.keys()} if trouble is not None else set()
@@ -181,11 +192,11 @@ class PodFollower:
             self._events.tell(_pod(meta), text, reason="ShareWithheld")
 
     def _used_by(self, seen: dict[str, Any], ours: set[str]) -> set[str]:
-        """The claims that a pod uses; where that cannot be read, it may be any of ``ours``."""
+        """The claims that a pod uses; where that cannot be read, it may be any of ``ours``, and any other."""
         try:
             return claims.used_by(seen)
         except (LookupError, TypeError, AttributeError):  # `_trouble` says it
-            return ours
+            return {*ours, ""}
 
     def _trouble(self, seen: dict[str, Any], ours: set[str]) -> str | None:
         """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can.

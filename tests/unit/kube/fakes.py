@@ -234,8 +234,12 @@ def seen_pod(**given: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "default", "name": "p", "uid": "u", "annotations": notes}, "spec": {}}
 
 
-def follower(api: Any, node: Node) -> PodFollower:
-    return PodFollower(api, node.book, "n1", PodEvents(api))
+def follower(api: Any, node: Node, *, listed: bool = True) -> PodFollower:
+    """``listed``: as one that has seen all pods."""
+    made = PodFollower(api, node.book, "n1", PodEvents(api))
+    if listed:
+        made._listed.set()
+    return made
 
 
 def reaper(book: ShareBook, kubelet: Any, api: Any, *, young: float = 0) -> Reaper:

@@ -175,12 +175,68 @@ class TestFollower:
         run(follower._events.make())
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
-        assert len(follower._suspects) == 1, "what has become a share is followed, what is none may become one"
+        assert follower._suspects.keys() == {"hostile", "other"}, "each claim may become a share, or become one again"
         del api.objects["/api/v1/namespaces/default/pods/other"]
         run(follower.look_again("default"))
-        assert not follower._suspects
+        assert follower._suspects.keys() == {"hostile"}
         run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        assert not follower._suspects
+
+    @pytest.mark.parametrize("odd", [{"env": [{"name": "LD_PRELOAD", "value": ""}]}, {"resources": {"claims": [{}]}}])
+    @pytest.mark.parametrize("before", [True, False])
+    def test_a_pod_is_checked_again_when_its_claim_is_a_share_again(self, node, run, odd, before):
+        """Closing a share ends what it is withheld for, and a pod that names its node itself stays there meanwhile."""
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        hostile = claiming_pod("hostile", "u1", **odd)
+        api.objects["/api/v1/namespaces/default/pods/hostile"] = hostile
+        if before:
+            run(applied(follower, hostile))
+        for _ in range(3):
+            run(node.book.open(fakes.claim_share("u1")))
+            run(follower.look_again("default") if before else applied(follower, hostile))
+            assert cdi.share_ids(node.cdi) == set()
+            run(node.book.close("claim-u1"))
+            before = True
+
+    def test_no_claim_is_prepared_before_all_pods_have_been_seen(self, node, run, monkeypatch):
+        """An agent that had just started, or lost its watch, knew of none that it had to check again."""
+        api, lost = fakes.FollowedApi(), asyncio.Event()
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        api.objects["/api/v1/namespaces/default/pods/hostile"] = hostile
+        follower = fakes.follower(api, node, listed=False)
+
+        async def watch(path, **query):
+            await lost.wait()
+            raise ApiError("too old", status=410)
+            yield
+
+        async def refused():
+            monkeypatch.setattr("gemlet.kube.pods.LIST_SECONDS", 0.0)
+            with pytest.raises(ApiError, match="not listed the pods"):
+                await follower.look_again("default")
+
+        async def scenario():
+            await node.book.open(fakes.claim_share("u1"))
+            await refused()
+            monkeypatch.setattr("gemlet.kube.pods.LIST_SECONDS", 100.0)
+            prepared = asyncio.create_task(follower.look_again("default"))
+            await asyncio.sleep(0)
+            assert not prepared.done()
+            api.objects["/api/v1/pods"] = {"items": [hostile]}
+            task = asyncio.create_task(follower.run())
+            await prepared
+            assert cdi.share_ids(node.cdi) == set()
+            lost.set()
+            while follower._listed.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await refused()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        api.watch = watch
+        run(scenario())
 
     @pytest.mark.parametrize("step", ["_end", "_apply"])
     def test_what_is_late_of_a_pod_is_not_done_to_the_next_of_its_name(self, node, run, step):
