@@ -261,8 +261,8 @@ class PodFollower:
         if self._complained.get(share.id) == text:
             return
         self._complained = {name: told for name, told in self._complained.items() if name in self._book.shares}
-        self._complained[share.id] = text
-        self._events.tell(_pod(meta), text, reason="ShareNotChanged")
+        if self._events.tell(_pod(meta), text, reason="ShareNotChanged"):
+            self._complained[share.id] = text
 
 
 def _pod(meta: dict[str, Any]) -> Pod:

@@ -81,6 +81,16 @@ class TestFollower:
         assert "compute-limit]: 7 is not valid: expected 25" in event["message"]
         assert node.daemon.opened["default/s0"][0].limit == 25
 
+    def test_nonsense_of_which_too_many_had_an_event_is_told_later(self, node, run, monkeypatch):
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        run(node.book.open(fakes.slot_share()))
+        monkeypatch.setattr(follower._events, "tell", lambda *_, **__: False)
+        run(applied(follower, fakes.seen_pod(compute="nonsense")))
+        monkeypatch.undo()
+        run(applied(follower, fakes.seen_pod(compute="nonsense")))
+        assert len(api.created) == 1
+
     def test_what_was_told_of_shares_that_are_gone_is_forgotten(self, node, run):
         """Each kept the annotation that it was about, and pods may be made one after the other."""
         follower = fakes.follower(fakes.FollowedApi(), node)
