@@ -6,6 +6,8 @@ why.
 The kubelet has a claim prepared for the first pod that uses it, and tells nobody of the next ones, nor of annotations
 that change. So each pod is checked here, too: while one would leave its share, no container starts in that share. A pod
 may be here before its claim is a share, or is one again: it is checked again then.
+
+An annotation by which the runtime chooses devices counts until the pod is gone (device_choices.py).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gemlet.errors import GemletError
 from gemlet.kube import claims
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
+from gemlet.kube.escape import choosing_annotation, refuse_annotation
 from gemlet.kube.holders import ENDED
 from gemlet.kube.pod_events import MAX_TEXT, error_message
 from gemlet.kube.request import BadRequest, in_force
@@ -30,6 +33,7 @@ from gemlet.kube.withholding import NotWithheld
 if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.book import ShareBook
+    from gemlet.kube.device_choices import DeviceChoices
     from gemlet.kube.pod_events import PodEvents
     from gemlet.kube.share import Share
 
@@ -45,11 +49,12 @@ LIST_SECONDS = 10.0  # for which a claim waits until all pods have been seen
 class PodFollower:
     """Applies the annotations of the pods on ``node`` to their shares."""
 
-    def __init__(self, api: ApiServer, book: ShareBook, node: str, events: PodEvents) -> None:
+    def __init__(self, api: ApiServer, book: ShareBook, node: str, events: PodEvents, choices: DeviceChoices) -> None:
         self._api = api
         self._book = book
         self._node = node
         self._suspects: dict[str, Pod] = {}  # by uid, those that a claim of theirs could not hold when it is a share
+        self._choices = choices
         self._listed = asyncio.Event()  # set while all pods have been seen, and changes are followed
         self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
         self._woken = asyncio.Event()
@@ -57,8 +62,8 @@ class PodFollower:
         self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
-        """A pod of this node as it is now. Raises GemletError, also where another has taken its name meanwhile: the
-        kubelet says of whom a container is by the name only."""
+        """A pod of this node as it is now, which is to start. Raises GemletError, also where another has taken its name
+        meanwhile: the kubelet says of whom a container is by the name only."""
         found: dict[str, Any] = await self._api.get(pod.path, in_line=True)
         node = found["spec"].get("nodeName")
         if node != self._node:
@@ -66,6 +71,8 @@ class PodFollower:
                 f"the pod {pod.namespace}/{pod.name} is one of {node or 'no node'} now, and not of {self._node}",
                 hint="wait for the kubelet to end the one before, or give the agent its node's name in --node",
             )
+        if (name := self._choices.of(found["metadata"]["uid"])) is not None:
+            refuse_annotation(name)
         return found
 
     async def look_again(self, namespace: str) -> None:
@@ -112,7 +119,7 @@ class PodFollower:
             there.add(pod["metadata"]["uid"])
             await self._look(pod)
             del pod  # it may be of megabytes, as the next
-        for uid in (self._book.pods_denied() | self._suspects.keys()) - there:
+        for uid in (self._book.pods_denied() | self._suspects.keys() | self._choices.uids()) - there:
             self._forget(uid)
         self._listed.set()
         try:
@@ -170,6 +177,8 @@ class PodFollower:
     async def _check(self, seen: dict[str, Any]) -> None:
         """Withholds the shares of claims from a pod that they could not hold."""
         meta = seen["metadata"]
+        if (name := choosing_annotation(seen)) is not None:
+            self._choices.add(meta["uid"], name)
         ours = {
             share.claim[1]: share.id
             for share in self._book.shares.values()
@@ -205,6 +214,8 @@ class PodFollower:
         """
         try:
             claims.check_pod(seen, ours, self._book.host.paths, host_pid=self._book.host.host_pid)
+            if (name := self._choices.of(seen["metadata"]["uid"])) is not None:
+                refuse_annotation(name)
         except BadRequest as error:
             return error_message(error)
         except Exception:  # as in `_try`; what cannot be checked is not let in either
@@ -229,6 +240,7 @@ class PodFollower:
 
     def _forget(self, uid: str) -> None:
         self._suspects.pop(uid, None)
+        self._choices.forget(uid)
         for share_id in self._book.withheld_from(uid):
             self._release(share_id, uid)
 

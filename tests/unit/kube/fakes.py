@@ -14,6 +14,7 @@ from gemlet.kube import cdi
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import terms
+from gemlet.kube.device_choices import DeviceChoices
 from gemlet.kube.edits import Host
 from gemlet.kube.inventory import Gpu
 from gemlet.kube.pod_events import PodEvents
@@ -236,7 +237,7 @@ def seen_pod(**given: str) -> dict[str, Any]:
 
 def follower(api: Any, node: Node, *, listed: bool = True) -> PodFollower:
     """``listed``: as one that has seen all pods."""
-    made = PodFollower(api, node.book, "n1", PodEvents(api))
+    made = PodFollower(api, node.book, "n1", PodEvents(api), DeviceChoices(node.path / "choices.json"))
     if listed:
         made._listed.set()
     return made

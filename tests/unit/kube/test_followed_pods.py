@@ -11,6 +11,8 @@ import pytest
 from gemlet.errors import GemletError
 from gemlet.kube import cdi
 from gemlet.kube.api_server import ApiError
+from gemlet.kube.device_choices import DeviceChoices
+from gemlet.kube.escape import check_counted
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 
@@ -209,6 +211,52 @@ class TestFollower:
             assert cdi.share_ids(node.cdi) == set()
             run(node.book.close("claim-u1"))
             before = True
+
+    def test_an_annotation_that_chooses_devices_counts_until_its_pod_is_gone(self, node, run):
+        """A runtime's plugin goes by what the pod had when its sandbox was made, and the sandbox stays when a container
+        is refused. Once the annotation was removed, the pod could start with other GPUs."""
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        run(node.book.open(fakes.claim_share("u1")))
+        annotated, clean = claiming_pod("p", "u1"), claiming_pod("p", "u1")
+        annotated["metadata"]["annotations"] = {"devices.noderesource.dev/container.c": "[]"}
+        where = Pod(namespace="default", name="p")
+        for pod in (annotated, clean):
+            pod["spec"]["nodeName"] = "n1"
+            api.objects[where.path] = pod
+            run(applied(follower, pod))
+            assert cdi.share_ids(node.cdi) == set()
+            with pytest.raises(GemletError, match="chooses devices by the runtime"):  # of slots and units
+                run(follower.seen(where)) if pod is clean else check_counted(pod, "c")
+        run(node.book.close("claim-u1"))
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower.look_again("default"))
+        assert cdi.share_ids(node.cdi) == set()
+        node.restart()
+        run(node.book.restore())
+        follower = fakes.follower(api, node)
+        with pytest.raises(GemletError, match="chooses devices by the runtime"):
+            run(follower.seen(where))
+        api.objects["/api/v1/pods"] = {"items": [clean]}
+        run(follower._follow())
+        assert cdi.share_ids(node.cdi) == set()
+        api.objects["/api/v1/pods"] = {"items": []}
+        run(follower._follow())
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        assert run(follower.seen(where)) == clean
+
+    @pytest.mark.parametrize("content", ["", "[1]", '{"u":'])
+    def test_device_choices_that_cannot_be_kept_do_not_end_the_agent(self, tmp_path, content, caplog):
+        file = tmp_path / "choices.json"
+        file.write_text(content)
+        choices = DeviceChoices(file)
+        assert not choices.uids()
+        file.unlink()
+        (tmp_path / ".choices.json.new").mkdir()
+        choices.add("u", "devices.nri.io")
+        assert choices.of("u") == "devices.nri.io"
+        assert "cannot be read" in caplog.text
+        assert "not written" in caplog.text
 
     def test_no_claim_is_prepared_before_all_pods_have_been_seen(self, node, run, monkeypatch):
         """An agent that had just started, or lost its watch, knew of none that it had to check again."""
@@ -411,7 +459,10 @@ class TestFollower:
         """The kubelet names the pod whose container starts, and another of that name may be there meanwhile."""
         api = fakes.FollowedApi()
         follower = fakes.follower(api, node)
-        pod = api.objects["/api/v1/namespaces/default/pods/p"] = {"spec": {"nodeName": "n1"}}
+        pod = api.objects["/api/v1/namespaces/default/pods/p"] = {
+            "metadata": {"uid": "p"},
+            "spec": {"nodeName": "n1"},
+        }
         assert run(follower.seen(Pod(namespace="default", name="p"))) == pod
         for where in ("n2", None):
             pod["spec"]["nodeName"] = where
