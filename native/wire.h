@@ -11,7 +11,7 @@
 //   GroupLedger   one per group and device, written by the members of that one group only
 //   ResidencyPage one per client and device whose memory may be moved to the host (native/arbiter/residency)
 //
-// Times are nanoseconds of the machine's clock (machine_clock.h), sizes are bytes. Everything is fixed in size and
+// Times are nanoseconds of the machine's clock (machine/clock.h), sizes are bytes. Everything is fixed in size and
 // host byte order: both ends are always the same machine.
 #pragma once
 

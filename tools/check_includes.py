@@ -16,8 +16,9 @@ NATIVE = Path(__file__).resolve().parents[1] / "native"
 WIRE = ""
 ROOMS: dict[str, tuple[str, ...]] = {
     WIRE: (),
+    "machine": (),  # what the system says of the machine, alike to both sides and to the simulated machine
     # libgemhook.so.1
-    "hook/link": (WIRE,),
+    "hook/link": (WIRE, "machine"),
     "hook/lookup": (WIRE, "hook/link"),
     "hook/submit": (WIRE, "hook/link", "hook/lookup"),
     "hook/memory": (WIRE, "hook/link", "hook/lookup", "hook/submit"),
@@ -25,11 +26,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # gemlet._native
     "arbiter": (WIRE,),
     "arbiter/residency": (WIRE, "arbiter"),
-    "server": (WIRE, "arbiter", "arbiter/residency"),
+    "server": (WIRE, "machine", "arbiter", "arbiter/residency"),
     "module": (WIRE, "arbiter", "arbiter/residency", "server"),
     # libgembatch.so.1; libcuda.so.1 and libnvidia-ml.so.1 of the simulated machine
     "batch": (),
-    "sim": (),
+    "sim": ("machine",),
 }
 # Rooms that decide and know no clock, thread, socket or file: no C header such as <time.h>, and none of these.
 PURE = ("arbiter", "arbiter/residency")

@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "futex.h"
-#include "machine_clock.h"
+#include "machine/clock.h"
 #include "server/process.hpp"
 #include "server/round.hpp"
 

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "machine_clock.h"
+#include "machine/clock.h"
 
 namespace gemlet::sim {
 

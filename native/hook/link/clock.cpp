@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "machine_clock.h"
+#include "machine/clock.h"
 
 namespace gemlet::hook {
 

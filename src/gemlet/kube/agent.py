@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from gemlet import own_memory, paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
-from gemlet.kube import api_server, host, http_pages, inventory, kubelet_checkpoint, placement, slices
+from gemlet.kube import api_server, device_choices, host, http_pages, inventory, kubelet_checkpoint, placement, slices
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import DaemonLink
+from gemlet.kube.device_choices import DeviceChoices
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources, check_list
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
@@ -113,7 +114,8 @@ class Agent:
         checkpoint = KubeletCheckpoint(options.kubelet / "device-plugins" / kubelet_checkpoint.NAME)
         self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock", checkpoint)
         self._events = PodEvents(api)
-        self._follower = PodFollower(api, self._book, options.node, self._events)
+        choices = DeviceChoices(options.directory / device_choices.NAME)
+        self._follower = PodFollower(api, self._book, options.node, self._events, choices)
         allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, pods=self._follower.seen)
         self._resources: list[Resource] = []
         if options.face == "slots":

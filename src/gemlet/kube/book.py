@@ -103,11 +103,18 @@ class ShareBook:
             return 0.0
         return max(sum(each.compute for each in granted) / 100, sum(each.memory for each in granted) / gpu.memory)
 
-    async def open(self, share: Share) -> Share:
+    def openings(self) -> dict[str, float]:
+        """Of the shares that there are, by id: what tells one from the next with its id."""
+        return {share.id: share.opened for share in self.shares.values()}
+
+    async def open(self, share: Share, *, before: Mapping[str, float] | None = None) -> Share:
         """Opens a share; one that is open already stays as it is, if its claim is allocated as it was. Returns what is
         open.
 
-        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be in use.
+        ``before``: the `openings` before its claim was read. What was opened since is not closed for it.
+
+        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left, unless it may be in use; and
+        `GemletError`.
         """
         async with self._queues.of(share.id):
             known = self.shares.get(share.id)
@@ -115,8 +122,10 @@ class ShareBook:
                 if known.is_of(share.granted, share.requests):
                     await self._apply(known)  # the files may be gone, or the daemon another one
                     return known
+                _check_older(known, before)
                 await self._close(known.id)  # its claim has been allocated anew
             for other in self._in_the_way_of(share):
+                _check_older(other, before)
                 await self._close(other.id)
             self._check_room(share)
             in_use = share.id in self.unaccounted
@@ -169,9 +178,14 @@ class ShareBook:
                 del self._before[share.id]
             await self._save()
 
-    async def close(self, share_id: str) -> None:
-        """Closes a share; nothing happens if there is none. Raises `Refused` while programs use it, and as `open`."""
+    async def close(self, share_id: str, *, opened: float | None = None) -> None:
+        """Closes a share; nothing happens if there is none. Raises `Refused` while programs use it, and as `open`.
+
+        ``opened``: of the one that is meant, where it may have been closed, and the next been opened, meanwhile.
+        """
         async with self._queues.of(share_id):
+            if opened is not None and self.openings().get(share_id, opened) != opened:
+                return
             if share_id in self.unaccounted:
                 await self._forget(share_id)
             await self._close(share_id)
@@ -457,6 +471,15 @@ class ShareBook:
             changes = self._changes
             await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()), set(self.unaccounted))
             self._saved = changes
+
+
+def _check_older(share: Share, before: Mapping[str, float] | None) -> None:
+    """Raises GemletError if ``share`` is not one of those that there were ``before``."""
+    if before is not None and before.get(share.id) != share.opened:
+        raise GemletError(
+            f"the share {share.id} was opened meanwhile, by what the claim {share.group} has now",
+            hint="wait for the kubelet's next try",
+        )
 
 
 async def _all(*steps: Awaitable[None]) -> None:

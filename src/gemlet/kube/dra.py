@@ -131,6 +131,7 @@ class DraDriver:
             return messages.NodePrepareResourceResponse(error=error_message(error))
 
     async def _open(self, claim: messages.Claim) -> Share:
+        before = self._book.openings()  # pods take their time, and the kubelet may ask for what the claim is then
         seen = await self._api.get(claim_path(claim.namespace, claim.name), in_line=True)
         gpus = {gpu.device: gpu for gpu in self._gpus.all if gpu.uuid in self._gpus.healthy}
         share = claims.read_claim(seen, uid=claim.uid, pool=self._pool, gpus=gpus)
@@ -143,7 +144,7 @@ class DraDriver:
             if user.name == share.pod.name:  # which its annotations and metrics are by
                 named = msgspec.structs.replace(share.pod, container=container)
                 share = msgspec.structs.replace(share, pod=named)
-        opened = await self._book.open(share)
+        opened = await self._book.open(share, before=before)
         if self._look_again is not None:  # before the kubelet hears of it, which then starts whatever uses the claim
             await self._look_again(claim.namespace)
         return opened

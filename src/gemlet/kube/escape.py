@@ -94,13 +94,8 @@ def check_escape(
             "lets the container reach the files of other pods, the sockets of their shares among them",
             hint="remove it, or let a pod without a share do what needs it",
         )
-    for name in (pod.get("metadata") or {}).get("annotations") or {}:
-        if name.startswith(_CHOOSING_ANNOTATIONS) or f".{name.partition('/')[0]}".endswith(_CHOOSING_DOMAINS):
-            raise BadRequest(
-                f"metadata.annotations[{name}]",
-                "chooses devices by the runtime",
-                hint="remove it: gemlet chooses the GPU",
-            )
+    if (name := choosing_annotation(pod)) is not None:
+        refuse_annotation(name)
     paths = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []}
     apart = functools.cache(_parts)  # any number of mounts may be of one long path
     refused = _HOST_CAPABILITIES | {name for kind, name in _SHARED_CAPABILITIES.items() if pod["spec"].get(kind)}
@@ -112,6 +107,23 @@ def check_escape(
             _check_mount({"mountPath": block["devicePath"]}, None, f"{where}.volumeDevices", apart, host_paths)
         if at := container.get("terminationMessagePath"):  # where the kubelet mounts a file
             _check_mount({"mountPath": at}, None, f"{where}.terminationMessagePath", apart, host_paths)
+
+
+def choosing_annotation(pod: Mapping[str, Any]) -> str | None:
+    """An annotation of ``pod`` by which a runtime, or a plugin of one, chooses devices; None if there is none."""
+    for name in (pod.get("metadata") or {}).get("annotations") or {}:
+        if name.startswith(_CHOOSING_ANNOTATIONS) or f".{name.partition('/')[0]}".endswith(_CHOOSING_DOMAINS):
+            return str(name)
+    return None
+
+
+def refuse_annotation(name: str) -> NoReturn:
+    """Raises BadRequest for one of those."""
+    raise BadRequest(
+        f"metadata.annotations[{name}]",
+        "chooses devices by the runtime",
+        hint="make the pod anew without it: gemlet chooses the GPU, and its sandbox keeps what it was made with",
+    )
 
 
 def check_host_paths(paths: Iterable[str], kept: Iterable[str] = ()) -> tuple[str, ...]:

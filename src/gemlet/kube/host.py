@@ -1,6 +1,7 @@
 """What the agent puts on its node before the first share: the hook, for containers of any image, and directories.
 
 DIRECTORY/checkpoint.json
+DIRECTORY/device-choices.json   pods that chose devices by the runtime
 DIRECTORY/agent.lock   held by the agent that is there
 DIRECTORY/hook/DIGEST/libgemhook.so.1   one a version: what running programs have mapped is never written to again
 DIRECTORY/hook/DIGEST/ld.so.preload     its path inside containers

@@ -27,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 MAX_TEXT = 1024  # of the apiserver
 PER_MINUTE = 30  # of a namespace, of what its users can cause
-MOST = 1000  # that wait to be made
+MOST = 1000  # of those that wait to be made
+RETRY_SECONDS = 2.0
+TRY_SECONDS = 600.0  # for which one is tried again while the apiserver does not answer, or has too much to do
+LATER = (0, 429, 503)  # statuses of an apiserver that does not answer, or has too much to do
 COMPONENT = "gemlet-agent"
 
 
@@ -44,17 +47,19 @@ class PodEvents:
     def __init__(self, api: ApiServer) -> None:
         self._api = api
         self._limiter = Limiter(PER_MINUTE)
-        self._waiting: deque[tuple[Pod, str, str]] = deque(maxlen=MOST)
+        self._waiting: deque[tuple[Pod, str, str, float]] = deque()  # the last: until when it is tried
         self._woken = asyncio.Event()
 
-    def tell(self, pod: Pod, text: str, *, reason: str, limited: bool = True) -> None:
-        """Has an event made, and logs it, unless its namespace has had `PER_MINUTE` of them; in this count is not what
-        no user can cause, which is not ``limited``."""
-        if limited and not self._limiter.allow(pod.namespace, now=time.monotonic())[0]:
-            return
+    def tell(self, pod: Pod, text: str, *, reason: str, limited: bool = True) -> bool:
+        """Has an event made, and logs it, unless `MOST` wait or its namespace has had `PER_MINUTE` of them; neither
+        keeps back what no user can cause, which is not ``limited``. Returns whether it did."""
+        now = time.monotonic()
+        if limited and (len(self._waiting) >= MOST or not self._limiter.allow(pod.namespace, now=now)[0]):
+            return False
         logger.warning("pod=%s/%s %s: %s", pod.namespace, pod.name, reason, text)
-        self._waiting.append((pod, text[:MAX_TEXT], reason))
+        self._waiting.append((pod, text[:MAX_TEXT], reason, now + TRY_SECONDS))
         self._woken.set()
+        return True
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -66,13 +71,18 @@ class PodEvents:
     async def make(self) -> None:
         """Makes the events that there are to be made now."""
         while self._waiting:
-            pod, text, reason = self._waiting.popleft()
+            pod, text, reason, until = self._waiting.popleft()
             try:
                 uid = pod.uid or (await self._api.get(pod.path))["metadata"]["uid"]
                 meta = {"namespace": pod.namespace, "name": pod.name, "uid": uid}
                 await self._api.create(*warning(meta, text, reason=reason, component=COMPONENT))
             except ApiError as error:
                 logger.warning("event: %s", error)
+                if error.status in LATER and time.monotonic() < until:
+                    self._waiting.append((pod, text, reason, until))  # behind those with which it may be another thing
+                    await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # what nobody foresaw in a pod must not end the agent
+                logger.exception("event of pod=%s/%s", pod.namespace, pod.name)
 
 
 def warning(meta: dict[str, Any], text: str, *, reason: str, component: str) -> tuple[str, dict[str, Any]]:

@@ -5,7 +5,9 @@ why.
 
 The kubelet has a claim prepared for the first pod that uses it, and tells nobody of the next ones, nor of annotations
 that change. So each pod is checked here, too: while one would leave its share, no container starts in that share. A pod
-may be here before its claim is a share: it is checked again then.
+may be here before its claim is a share, or is one again: it is checked again then.
+
+An annotation by which the runtime chooses devices counts until the pod is gone (device_choices.py).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gemlet.errors import GemletError
 from gemlet.kube import claims
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import for_container
+from gemlet.kube.escape import choosing_annotation, refuse_annotation
 from gemlet.kube.holders import ENDED
 from gemlet.kube.pod_events import MAX_TEXT, error_message
 from gemlet.kube.request import BadRequest, in_force
@@ -30,6 +33,7 @@ from gemlet.kube.withholding import NotWithheld
 if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.book import ShareBook
+    from gemlet.kube.device_choices import DeviceChoices
     from gemlet.kube.pod_events import PodEvents
     from gemlet.kube.share import Share
 
@@ -39,24 +43,27 @@ _Step = Callable[[dict[str, Any]], Awaitable[None]]
 _KEPT = ("namespace", "name", "uid", "annotations")  # of a pod's metadata, until it is its turn
 
 RETRY_SECONDS = 2.0
+LIST_SECONDS = 10.0  # for which a claim waits until all pods have been seen
 
 
 class PodFollower:
     """Applies the annotations of the pods on ``node`` to their shares."""
 
-    def __init__(self, api: ApiServer, book: ShareBook, node: str, events: PodEvents) -> None:
+    def __init__(self, api: ApiServer, book: ShareBook, node: str, events: PodEvents, choices: DeviceChoices) -> None:
         self._api = api
         self._book = book
         self._node = node
-        self._suspects: dict[str, Pod] = {}  # by uid, those that a claim could not hold if it came to be a share
+        self._suspects: dict[str, Pod] = {}  # by uid, those that a claim of theirs could not hold when it is a share
+        self._choices = choices
+        self._listed = asyncio.Event()  # set while all pods have been seen, and changes are followed
         self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
         self._woken = asyncio.Event()
         self._events = events
         self._complained: dict[str, str] = {}  # by share, the last text; of those that there are
 
     async def seen(self, pod: Pod) -> dict[str, Any]:
-        """A pod of this node as it is now. Raises GemletError, also where another has taken its name meanwhile: the
-        kubelet says of whom a container is by the name only."""
+        """A pod of this node as it is now, which is to start. Raises GemletError, also where another has taken its name
+        meanwhile: the kubelet says of whom a container is by the name only."""
         found: dict[str, Any] = await self._api.get(pod.path, in_line=True)
         node = found["spec"].get("nodeName")
         if node != self._node:
@@ -64,10 +71,19 @@ class PodFollower:
                 f"the pod {pod.namespace}/{pod.name} is one of {node or 'no node'} now, and not of {self._node}",
                 hint="wait for the kubelet to end the one before, or give the agent its node's name in --node",
             )
+        if (name := self._choices.of(found["metadata"]["uid"])) is not None:
+            refuse_annotation(name)
         return found
 
     async def look_again(self, namespace: str) -> None:
         """Checks the pods that are here already, now that a claim of their namespace is a share. Raises ApiError."""
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                await self._listed.wait()
+        except TimeoutError:
+            raise ApiError(
+                "the apiserver has not listed the pods of this node yet", hint="see the agent's log for the reason"
+            ) from None
         for uid, pod in list(self._suspects.items()):
             if pod.namespace == namespace:
                 await self._look_at(uid, pod)  # apart: of one, which may be of megabytes, nothing stays for the next
@@ -91,6 +107,7 @@ class PodFollower:
                 try:
                     await self._follow()
                 except ApiError as error:
+                    self._listed.clear()
                     logger.warning("pods: %s", error)
                     await asyncio.sleep(RETRY_SECONDS)
 
@@ -102,8 +119,9 @@ class PodFollower:
             there.add(pod["metadata"]["uid"])
             await self._look(pod)
             del pod  # it may be of megabytes, as the next
-        for uid in (self._book.pods_denied() | self._suspects.keys()) - there:
+        for uid in (self._book.pods_denied() | self._suspects.keys() | self._choices.uids()) - there:
             self._forget(uid)
+        self._listed.set()
         try:
             self._book.release_unseen()
         except OSError as error:
@@ -159,6 +177,8 @@ class PodFollower:
     async def _check(self, seen: dict[str, Any]) -> None:
         """Withholds the shares of claims from a pod that they could not hold."""
         meta = seen["metadata"]
+        if (name := choosing_annotation(seen)) is not None:
+            self._choices.add(meta["uid"], name)
         ours = {
             share.claim[1]: share.id
             for share in self._book.shares.values()
@@ -167,7 +187,7 @@ class PodFollower:
         ended = (seen.get("status") or {}).get("phase") in ENDED
         used = set() if ended else self._used_by(seen, set(ours))
         self._suspects.pop(meta["uid"], None)
-        if used - ours.keys() and self._trouble(seen, used) is not None:
+        if used and self._trouble(seen, used) is not None:
             self._suspects[meta["uid"]] = _pod(meta)
         trouble = self._trouble(seen, set(ours)) if used & ours.keys() else None
         shares = {ours[name] for name in used & ours.keys()} if trouble is not None else set()
@@ -181,11 +201,11 @@ class PodFollower:
             self._events.tell(_pod(meta), text, reason="ShareWithheld")
 
     def _used_by(self, seen: dict[str, Any], ours: set[str]) -> set[str]:
-        """The claims that a pod uses; where that cannot be read, it may be any of ``ours``."""
+        """The claims that a pod uses; where that cannot be read, it may be any of ``ours``, and any other."""
         try:
             return claims.used_by(seen)
         except (LookupError, TypeError, AttributeError):  # `_trouble` says it
-            return ours
+            return {*ours, ""}
 
     def _trouble(self, seen: dict[str, Any], ours: set[str]) -> str | None:
         """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can.
@@ -194,6 +214,8 @@ class PodFollower:
         """
         try:
             claims.check_pod(seen, ours, self._book.host.paths, host_pid=self._book.host.host_pid)
+            if (name := self._choices.of(seen["metadata"]["uid"])) is not None:
+                refuse_annotation(name)
         except BadRequest as error:
             return error_message(error)
         except Exception:  # as in `_try`; what cannot be checked is not let in either
@@ -218,6 +240,7 @@ class PodFollower:
 
     def _forget(self, uid: str) -> None:
         self._suspects.pop(uid, None)
+        self._choices.forget(uid)
         for share_id in self._book.withheld_from(uid):
             self._release(share_id, uid)
 
@@ -250,8 +273,8 @@ class PodFollower:
         if self._complained.get(share.id) == text:
             return
         self._complained = {name: told for name, told in self._complained.items() if name in self._book.shares}
-        self._complained[share.id] = text
-        self._events.tell(_pod(meta), text, reason="ShareNotChanged")
+        if self._events.tell(_pod(meta), text, reason="ShareNotChanged"):
+            self._complained[share.id] = text
 
 
 def _pod(meta: dict[str, Any]) -> Pod:

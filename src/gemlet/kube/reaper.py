@@ -152,12 +152,14 @@ class Reaper:
 
     async def _close(self, share: Share) -> bool:
         try:
-            await self._book.close(share.id)
+            await self._book.close(share.id, opened=share.opened)
         except Refused:
             return False  # its programs are still ending
         except (GemletError, OSError) as error:
             logger.warning("share=%s not closed: %s", share.id, error)
             return False
+        if share.id in self._book.shares:
+            return False  # it was opened again while its claim was asked for
         logger.info("share=%s group=%s closed: its container is gone", share.id, share.group)
         return True
 

@@ -53,7 +53,10 @@ class FewLines(logging.Filter):
         self._limiter = Limiter(LINES_PER_MINUTE)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return self._limiter.allow(record.msg, now=time.monotonic())[0]
+        passes, left_out = self._limiter.allow(record.msg, now=time.monotonic())
+        if passes and left_out:
+            record.msg = f"{record.msg} (after {left_out} of this kind that were left out)"
+        return passes
 
 
 def listen(server: web.Server, address: str | None, port: int, tls: ssl.SSLContext) -> Handshakes:

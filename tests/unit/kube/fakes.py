@@ -14,6 +14,7 @@ from gemlet.kube import cdi
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import terms
+from gemlet.kube.device_choices import DeviceChoices
 from gemlet.kube.edits import Host
 from gemlet.kube.inventory import Gpu
 from gemlet.kube.pod_events import PodEvents
@@ -234,8 +235,12 @@ def seen_pod(**given: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "default", "name": "p", "uid": "u", "annotations": notes}, "spec": {}}
 
 
-def follower(api: Any, node: Node) -> PodFollower:
-    return PodFollower(api, node.book, "n1", PodEvents(api))
+def follower(api: Any, node: Node, *, listed: bool = True) -> PodFollower:
+    """``listed``: as one that has seen all pods."""
+    made = PodFollower(api, node.book, "n1", PodEvents(api), DeviceChoices(node.path / "choices.json"))
+    if listed:
+        made._listed.set()
+    return made
 
 
 def reaper(book: ShareBook, kubelet: Any, api: Any, *, young: float = 0) -> Reaper:

@@ -224,6 +224,53 @@ async def test_a_late_prepare_does_not_bring_a_claim_back(setup, kubelet):
     assert setup.node.leftovers() == []
 
 
+class Slow:
+    """An api whose answer about one pod takes until `go` is set."""
+
+    def __init__(self, api, path):
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self._path, self._get = path, api.get
+
+    async def get(self, path, **query):
+        if path == self._path:
+            self.asked.set()
+            await self.go.wait()
+        return await self._get(path, **query)
+
+
+@scenario
+async def test_a_late_prepare_closes_nothing_of_the_next_claim_of_its_name(setup, kubelet):
+    """The kubelet took that one for prepared, and no container of its pod started any more."""
+    setup.put(allocated("u1", name="c"))
+    slow = Slow(setup.api, "/api/v1/namespaces/default/pods/p")
+    setup.api.get = slow.get
+    late = asyncio.create_task(kubelet.prepare(("u1", "c")))
+    await slow.asked.wait()
+    setup.put(allocated("u2", name="c", pods=("q",)))
+    assert (await kubelet.prepare(("u2", "c")))["u2"].error == ""
+    slow.go.set()
+    assert "opened meanwhile" in (await late)["u1"].error
+    assert cdi.share_ids(setup.node.cdi) == setup.node.book.shares.keys() == {"claim-u2"}
+    assert (await kubelet.prepare(("u2", "c")))["u2"].error == ""
+
+
+@scenario
+async def test_a_late_prepare_does_not_undo_what_its_claim_was_allocated_anew(setup, kubelet):
+    setup.put(allocated("u1", compute="50"))
+    slow = Slow(setup.api, "/api/v1/namespaces/default/pods/p")
+    setup.api.get = slow.get
+    late = asyncio.create_task(kubelet.prepare(("u1", "u1")))
+    await slow.asked.wait()
+    setup.put(allocated("u1", compute="10", pods=("q",)))
+    assert (await kubelet.prepare(("u1", "u1")))["u1"].error == ""
+    slow.go.set()
+    assert "opened meanwhile" in (await late)["u1"].error
+    assert setup.node.daemon.opened["default/u1"][0].compute == 10
+    setup.put(allocated("u1", compute="20", pods=("q",)))
+    assert (await kubelet.prepare(("u1", "u1")))["u1"].error == "", "what was there before is closed"
+    assert setup.node.daemon.opened["default/u1"][0].compute == 20
+
+
 @scenario
 async def test_one_container_with_two_shares_is_refused(setup, kubelet):
     setup.put(allocated("u1"))

@@ -11,6 +11,8 @@ import pytest
 from gemlet.errors import GemletError
 from gemlet.kube import cdi
 from gemlet.kube.api_server import ApiError
+from gemlet.kube.device_choices import DeviceChoices
+from gemlet.kube.escape import check_counted
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 
@@ -80,6 +82,16 @@ class TestFollower:
         assert event["involvedObject"]["name"] == "p"
         assert "compute-limit]: 7 is not valid: expected 25" in event["message"]
         assert node.daemon.opened["default/s0"][0].limit == 25
+
+    def test_nonsense_of_which_too_many_had_an_event_is_told_later(self, node, run, monkeypatch):
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        run(node.book.open(fakes.slot_share()))
+        monkeypatch.setattr(follower._events, "tell", lambda *_, **__: False)
+        run(applied(follower, fakes.seen_pod(compute="nonsense")))
+        monkeypatch.undo()
+        run(applied(follower, fakes.seen_pod(compute="nonsense")))
+        assert len(api.created) == 1
 
     def test_what_was_told_of_shares_that_are_gone_is_forgotten(self, node, run):
         """Each kept the annotation that it was about, and pods may be made one after the other."""
@@ -175,12 +187,114 @@ class TestFollower:
         run(follower._events.make())
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
-        assert len(follower._suspects) == 1, "what has become a share is followed, what is none may become one"
+        assert follower._suspects.keys() == {"hostile", "other"}, "each claim may become a share, or become one again"
         del api.objects["/api/v1/namespaces/default/pods/other"]
         run(follower.look_again("default"))
-        assert not follower._suspects
+        assert follower._suspects.keys() == {"hostile"}
         run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        assert not follower._suspects
+
+    @pytest.mark.parametrize("odd", [{"env": [{"name": "LD_PRELOAD", "value": ""}]}, {"resources": {"claims": [{}]}}])
+    @pytest.mark.parametrize("before", [True, False])
+    def test_a_pod_is_checked_again_when_its_claim_is_a_share_again(self, node, run, odd, before):
+        """Closing a share ends what it is withheld for, and a pod that names its node itself stays there meanwhile."""
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        hostile = claiming_pod("hostile", "u1", **odd)
+        api.objects["/api/v1/namespaces/default/pods/hostile"] = hostile
+        if before:
+            run(applied(follower, hostile))
+        for _ in range(3):
+            run(node.book.open(fakes.claim_share("u1")))
+            run(follower.look_again("default") if before else applied(follower, hostile))
+            assert cdi.share_ids(node.cdi) == set()
+            run(node.book.close("claim-u1"))
+            before = True
+
+    def test_an_annotation_that_chooses_devices_counts_until_its_pod_is_gone(self, node, run):
+        """A runtime's plugin goes by what the pod had when its sandbox was made, and the sandbox stays when a container
+        is refused. Once the annotation was removed, the pod could start with other GPUs."""
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        run(node.book.open(fakes.claim_share("u1")))
+        annotated, clean = claiming_pod("p", "u1"), claiming_pod("p", "u1")
+        annotated["metadata"]["annotations"] = {"devices.noderesource.dev/container.c": "[]"}
+        where = Pod(namespace="default", name="p")
+        for pod in (annotated, clean):
+            pod["spec"]["nodeName"] = "n1"
+            api.objects[where.path] = pod
+            run(applied(follower, pod))
+            assert cdi.share_ids(node.cdi) == set()
+            with pytest.raises(GemletError, match="chooses devices by the runtime"):  # of slots and units
+                run(follower.seen(where)) if pod is clean else check_counted(pod, "c")
+        run(node.book.close("claim-u1"))
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower.look_again("default"))
+        assert cdi.share_ids(node.cdi) == set()
+        node.restart()
+        run(node.book.restore())
+        follower = fakes.follower(api, node)
+        with pytest.raises(GemletError, match="chooses devices by the runtime"):
+            run(follower.seen(where))
+        api.objects["/api/v1/pods"] = {"items": [clean]}
+        run(follower._follow())
+        assert cdi.share_ids(node.cdi) == set()
+        api.objects["/api/v1/pods"] = {"items": []}
+        run(follower._follow())
+        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        assert run(follower.seen(where)) == clean
+
+    @pytest.mark.parametrize("content", ["", "[1]", '{"u":'])
+    def test_device_choices_that_cannot_be_kept_do_not_end_the_agent(self, tmp_path, content, caplog):
+        file = tmp_path / "choices.json"
+        file.write_text(content)
+        choices = DeviceChoices(file)
+        assert not choices.uids()
+        file.unlink()
+        (tmp_path / ".choices.json.new").mkdir()
+        choices.add("u", "devices.nri.io")
+        assert choices.of("u") == "devices.nri.io"
+        assert "cannot be read" in caplog.text
+        assert "not written" in caplog.text
+
+    def test_no_claim_is_prepared_before_all_pods_have_been_seen(self, node, run, monkeypatch):
+        """An agent that had just started, or lost its watch, knew of none that it had to check again."""
+        api, lost = fakes.FollowedApi(), asyncio.Event()
+        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
+        api.objects["/api/v1/namespaces/default/pods/hostile"] = hostile
+        follower = fakes.follower(api, node, listed=False)
+
+        async def watch(path, **query):
+            await lost.wait()
+            raise ApiError("too old", status=410)
+            yield
+
+        async def refused():
+            monkeypatch.setattr("gemlet.kube.pods.LIST_SECONDS", 0.0)
+            with pytest.raises(ApiError, match="not listed the pods"):
+                await follower.look_again("default")
+
+        async def scenario():
+            await node.book.open(fakes.claim_share("u1"))
+            await refused()
+            monkeypatch.setattr("gemlet.kube.pods.LIST_SECONDS", 100.0)
+            prepared = asyncio.create_task(follower.look_again("default"))
+            await asyncio.sleep(0)
+            assert not prepared.done()
+            api.objects["/api/v1/pods"] = {"items": [hostile]}
+            task = asyncio.create_task(follower.run())
+            await prepared
+            assert cdi.share_ids(node.cdi) == set()
+            lost.set()
+            while follower._listed.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await refused()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        api.watch = watch
+        run(scenario())
 
     @pytest.mark.parametrize("step", ["_end", "_apply"])
     def test_what_is_late_of_a_pod_is_not_done_to_the_next_of_its_name(self, node, run, step):
@@ -345,7 +459,10 @@ class TestFollower:
         """The kubelet names the pod whose container starts, and another of that name may be there meanwhile."""
         api = fakes.FollowedApi()
         follower = fakes.follower(api, node)
-        pod = api.objects["/api/v1/namespaces/default/pods/p"] = {"spec": {"nodeName": "n1"}}
+        pod = api.objects["/api/v1/namespaces/default/pods/p"] = {
+            "metadata": {"uid": "p"},
+            "spec": {"nodeName": "n1"},
+        }
         assert run(follower.seen(Pod(namespace="default", name="p"))) == pod
         for where in ("n2", None):
             pod["spec"]["nodeName"] = where

@@ -190,6 +190,24 @@ class TestReaper:
         for _ in range(3):
             assert run(looker.look()) == []
 
+    def test_a_share_that_was_opened_while_its_claim_was_asked_for_stays(self, node, run):
+        """It is prepared, and the kubelet would not have it prepared again."""
+        looker = fakes.reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi())
+
+        class Answer(fakes.FakeApi):
+            async def get(self, path, **query):
+                await node.book.close("claim-u1")
+                await node.book.open(fakes.claim_share("u1", opened=2.0))
+                raise ApiError("not found", status=404)
+
+        run(node.book.open(fakes.claim_share("u1", opened=1.0)))
+        run(looker.look())
+        looker._api = Answer()
+        assert run(looker.look()) == []
+        assert node.book.shares["claim-u1"].opened == 2.0
+        looker._api = fakes.FakeApi()
+        assert run(looker.look()) == ["claim-u1"]
+
     def test_a_share_in_use_is_tried_again(self, node, run, monkeypatch):
         monkeypatch.setattr("gemlet.kube.book.CLOSE_SECONDS", 0.05)
         looker = fakes.reaper(node.book, fakes.FakeKubelet(), fakes.FakeApi())

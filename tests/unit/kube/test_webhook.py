@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -499,6 +500,22 @@ def test_a_client_that_hangs_up_is_no_error_of_ours(authority, tmp_path, caplog)
 
     serve(scenario, authority, tmp_path)
     assert "Traceback" not in caplog.text
+
+
+def test_a_log_says_how_many_lines_were_left_out(caplog, monkeypatch):
+    """Else who looks for a refusal could not know that there were more."""
+    now = [0.0]
+    monkeypatch.setattr(room, "LINES_PER_MINUTE", 2)
+    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    few = room.FewLines()
+    room.logger.addFilter(few)
+    try:
+        for now[0] in (0.0, 0.0, 0.0, 0.0, 60.0, 60.0):
+            room.logger.warning("pod=%s refused", "p")
+    finally:
+        room.logger.removeFilter(few)
+    said = "pod=p refused"
+    assert caplog.messages == [said, said, f"{said} (after 2 of this kind that were left out)", said]
 
 
 def test_what_is_no_http_does_not_fill_the_log(authority, tmp_path, caplog, monkeypatch):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gemlet.serve.server import backend_choice
     from gemlet.serve.server.frontend import connections
     from gemlet.serve.server.frontend.logs import LogTail
+    from gemlet.serve.server.frontend.service import Service
     from gemlet.serve.server.options import ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class Server:
         self.regions = Regions(allowed=options.shared_memory, read_bytes=options.limits.request_bytes)
         self.unpacking = Unpacking()
         self.logs = logs
-        self.texts = SharedTexts(self)
+        self.texts: SharedTexts[Service] = SharedTexts(self)
         self._options = options
         _allow_connections()
         own_memory.give_back()

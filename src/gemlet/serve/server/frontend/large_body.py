@@ -1,10 +1,10 @@
 """A body that comes piece by piece, in memory of its own.
 
 Memory that grows is copied, or moved, again and again, and the system takes 0.1 ms and more for each MiB that it gets
-back: a body of 64 MiB would stop the event loop for 7 ms, whoever lets it go last, be it a client that leaves or a
-request that was answered. So there is much more room than what has come needs, which is no memory before something is
-there, and it goes back in turns. A client has room by what it has sent, not by what it says that it will send: room
-counts where a system has strict accounts of memory, and huge pages would be 2 MiB of memory for a byte.
+back: a body of 64 MiB would stop the event loop for 7 ms, when a client leaves as well as when a request has its
+answer. So there is much more room than what has come needs, which is no memory before something is there, and it goes
+back in turns. A client has room by what it has sent, not by what it says that it will send: room counts where a system
+has strict accounts of memory, and huge pages would be 2 MiB of memory for a byte.
 """
 
 from __future__ import annotations

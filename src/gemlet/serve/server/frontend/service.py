@@ -32,7 +32,7 @@ class Service(Protocol):
     regions: Regions
     unpacking: Unpacking
     logs: LogTail
-    texts: SharedTexts
+    texts: SharedTexts[Service]
 
     @property
     def ready(self) -> bool:

@@ -8,13 +8,12 @@ import asyncio
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gemlet.serve.server.frontend.service import Service
-
+Whole = TypeVar("Whole")
 REST = 9  # times as long as it took, until it is made again
 
 
@@ -73,15 +72,15 @@ def _fail(error: Exception, asked: asyncio.Future[bytes]) -> None:
     asked.set_exception(error)
 
 
-class SharedTexts:
-    """Those of a service, by what makes them."""
+class SharedTexts(Generic[Whole]):
+    """Those of one whole, such as a service, by what makes them."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._texts: dict[Callable[[Service], bytes], SharedText] = {}
+    def __init__(self, whole: Whole) -> None:
+        self._whole = whole
+        self._texts: dict[Callable[[Whole], bytes], SharedText] = {}
 
-    async def of(self, make: Callable[[Service], bytes]) -> bytes:
+    async def of(self, make: Callable[[Whole], bytes]) -> bytes:
         """As SharedText.text(). ``make``: a function of a module, one of a few."""
         if make not in self._texts:
-            self._texts[make] = SharedText(partial(make, self._service))
+            self._texts[make] = SharedText(partial(make, self._whole))
         return await self._texts[make].text()
