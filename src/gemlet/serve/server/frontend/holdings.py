@@ -2,7 +2,8 @@
 
 Where the budget does not last, the connection goes that has cost most, in bytes times the seconds for which they were
 held: a client that sends and reads at its pace never is that one while another hoards. It is one of the peer whose
-connections have cost most together: so nobody goes because another has many, each of which costs little. A large answer
+connections have cost most together: so nobody goes because another has many, each of which costs little, nor because
+it comes again and again: what it held in vain counts on, half as much after each `HALF_S`. A large answer
 that has no room beside those of clients who read theirs is refused, and asked for again. Time comes from outside.
 """
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PACE = 10e6  # bytes a second at which a client reads an answer that is not cut off for another one
 LEAST_S = 1.0  # that any client has for it
+HALF_S = 30.0  # half of what a request may take
+MOST_OWED = 10_000  # peers
 LOOK_PART = 64  # of the budget, that one look for the costliest frees
 LARGE_PART = 64  # of the budget: answers below that are never refused
 
@@ -59,6 +62,7 @@ class Holdings:
         self.evicted = 0
         self._clock = clock
         self._held: dict[Holder, _Held] = {}
+        self._owed: dict[str, tuple[float, float]] = {}  # by peer, the latest last: what it has cost, and by when
 
     def hold(self, holder: Holder, nbytes: int) -> None:
         """``holder`` holds so many bytes from now on. May evict others, or itself."""
@@ -66,7 +70,7 @@ class Holdings:
         held = self._held.get(holder)
         if not nbytes:
             if held is not None:
-                self.drop(holder)
+                self._forget(holder, held)
             return
         if held is None:
             held = self._held[holder] = _Held(0, now)
@@ -80,7 +84,9 @@ class Holdings:
         cost_at = self._cost_at(now)
         of_peers: dict[str, tuple[float, int]] = {}
         for holder in self._held:
-            (cost, nbytes), before = cost_at(holder), of_peers.get(holder.peer, (0.0, 0))
+            (cost, nbytes), before = cost_at(holder), of_peers.get(holder.peer)
+            if before is None:
+                before = self.owed(holder.peer, now), 0
             of_peers[holder.peer] = before[0] + cost, before[1] + nbytes
         peer = max(of_peers, key=of_peers.__getitem__)
         theirs = sorted((holder for holder in self._held if holder.peer == peer), key=cost_at)
@@ -124,7 +130,23 @@ class Holdings:
             self._evict(slow.pop())
 
     def drop(self, holder: Holder) -> None:
-        """It holds nothing any more."""
-        held = self._held.pop(holder, None)
-        if held is not None:
-            self.total -= held.nbytes
+        """It holds nothing any more, and what it held was in vain: the rest of it never came, or never went."""
+        held = self._held.get(holder)
+        if held is None:
+            return
+        now = self._clock()
+        owed = held.cost_at(now) + self.owed(holder.peer, now)
+        self._forget(holder, held)
+        self._owed.pop(holder.peer, None)
+        self._owed[holder.peer] = owed, now
+        if len(self._owed) > MOST_OWED:
+            del self._owed[next(iter(self._owed))]
+
+    def owed(self, peer: str, now: float) -> float:
+        """Bytes times seconds that connections have cost which are gone."""
+        cost, then = self._owed.get(peer, (0.0, now))
+        return float(cost * 0.5 ** ((now - then) / HALF_S))
+
+    def _forget(self, holder: Holder, held: _Held) -> None:
+        del self._held[holder]
+        self.total -= held.nbytes

@@ -137,3 +137,46 @@ def test_nobody_ends_for_an_answer_that_is_refused_all_the_same():
     assert slow.evicted == 0
     holdings.check(40_000_000)
     assert (slow.evicted, quick.evicted) == (1, 0)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["is evicted", "leaves before"])
+def test_who_hoards_and_comes_again_costs_what_it_has_cost(leaves):
+    """Connections that were new cost nothing yet: a large upload went for those of one who came again and again."""
+    now = [0.0]
+    holdings = Holdings(256, lambda: now[0])
+    good, others = Holder("good"), []
+    for step in range(400):  # of 50 ms
+        now[0] += 0.05
+        holdings.hold(good, (step + 1) / 10)
+        assert not good.evicted, step
+        others = [each for each in others if not each.evicted]
+        if leaves:
+            for each in others[:20]:
+                holdings.drop(each)
+            del others[:20]
+        while len(others) < 300 and (not leaves or holdings.total < 250):
+            others.append(Holder("bad"))
+            holdings.hold(others[-1], 1)
+
+
+def test_what_has_cost_is_forgotten_in_time(monkeypatch):
+    monkeypatch.setattr("gemlet.serve.server.frontend.holdings.MOST_OWED", 3)
+    now = [0.0]
+    holdings = Holdings(100, lambda: now[0])
+    for name in ("one", "two", "one", "three", "four"):
+        holder = Holder(name)
+        holdings.hold(holder, 50)
+        now[0] += 10.0
+        holdings.drop(holder)
+    assert [round(holdings.owed(name, now[0])) for name in ("one", "two", "three", "four")] == [513, 0, 397, 500]
+    once, again = Holder("four"), Holder("new")
+    now[0] += 3600.0
+    holdings.hold(again, 60)
+    now[0] += 1.0
+    holdings.hold(once, 60)
+    assert (again.evicted, once.evicted) == (1, 0)
+    whole = Holder("five")
+    holdings.hold(whole, 10)
+    now[0] += 10.0
+    holdings.hold(whole, 0)
+    assert not holdings.owed("five", now[0]), "it came, as it was to"
