@@ -176,6 +176,7 @@ class Server {
     std::vector<std::pair<pid_t, std::string>> groups_by_pid();
     int event_fd() const { return events_ready_.get(); }  // readable while take_events() would return something
     std::vector<Event> take_events();
+    static Nanoseconds clock();  // the machine's, by which steps are recorded
     // Steps numbered `from` and later, and whose steps there are. The mutex is held for microseconds: some thousand
     // steps a call, please.
     Trace::Part trace(uint64_t from, size_t most);
@@ -317,7 +318,6 @@ class Server {
     static GroupSpec spec_on(const Device& device, const Group& group);
 
     GroupId group_on(Device& device, Group& group, Nanoseconds now);
-    static Nanoseconds clock();
 
     // What an epoll entry stands for: kind in the high half, index or id in the low.
     enum Tag : uint64_t {

@@ -115,13 +115,16 @@ class Server(Protocol):
     def eventfd(self) -> int:
         """Readable when `take_events` has something."""
 
+    def clock(self) -> int:
+        """Nanoseconds of the machine's clock, which CLOCK_MONOTONIC is not in a time namespace."""
+
     def trace(self, since: int, most: int) -> tuple[list[tuple[int, int, str, int]], int, bool]:
         """Steps numbered ``since`` and later, ``most`` of them, the number after the last of them, and whether some of
         those asked for are forgotten; see `tracing`.
         """
 
     def trace_at(self, at: int) -> tuple[int, bool]:
-        """The number of the first step since ``at`` of CLOCK_MONOTONIC, and whether earlier ones are forgotten."""
+        """The number of the first step since ``at`` of `clock`, and whether earlier ones are forgotten."""
 
     def traced(self) -> list[dict[str, Any]]:
         """Whose steps there are; see `tracing.TracedClient`."""

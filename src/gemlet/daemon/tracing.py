@@ -78,7 +78,7 @@ async def read(
     server: Server, asked: Asked, *, names: dict[int, str], devices: dict[int, str], simulated: bool
 ) -> Traced:
     """What is there. ``names``: of programs, by pid. Raises `Refused` for a group that is on no device."""
-    now = time.monotonic_ns()
+    now = server.clock()
     begin = now - int(asked.seconds * 1e9)
     known = convert(server.traced(), list[TracedClient])
     where = {client.device for client in known if client.group == asked.group}

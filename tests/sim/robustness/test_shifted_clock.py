@@ -31,6 +31,24 @@ int clock_gettime(clockid_t clock, struct timespec* time) {
 }
 """
 
+# Makes a time namespace for the program's children, and leaves the program where it is.
+FOR_CHILDREN = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+__attribute__((constructor)) static void unshare_time(void) {
+    static const char ahead[] = "monotonic 100000 0";
+    if (unshare(0x80)) _exit(77); /* CLONE_NEWTIME */
+    int file = open("/proc/self/timens_offsets", O_WRONLY);
+    if (write(file, ahead, strlen(ahead)) < 0) _exit(78);
+    close(file);
+}
+"""
+
 
 @pytest.mark.parametrize("first", [True, False], ids=["before the hook", "after it"])
 def test_the_hook_reads_the_machines_clock(served: Served, machine: Machine, first: bool) -> None:
@@ -55,3 +73,13 @@ def test_a_time_namespace_changes_nothing(served: Served, machine: Machine, ahea
     for each in (there, here, machine.start("b", *namespace, *run, command="unshare")):
         code, out, err = each.end()
         assert (code, out) == (0, "0\n"), err
+
+
+def test_a_time_namespace_for_children_changes_nothing(served: Served, machine: Machine) -> None:
+    """The kernel says what is added to the clock of a process's children, and the program waited for ever."""
+    served.server.set_group("a", max=0.5, memory=1 << 30)
+    unshare = str(compiled_text("gcc", "-shared", "-fPIC", "-O2", text=FOR_CHILDREN))
+    code, out, err = machine.start("a", "launch-one", LD_PRELOAD=f"{paths.hook_path()}:{unshare}").end()
+    if code == 77:
+        pytest.skip("no time namespaces")
+    assert (code, out) == (0, "0\n"), err

@@ -12,6 +12,7 @@ from gemlet.errors import Refused
 from gemlet.monitor.reader import read_traced
 
 NAMES = {11: "train.py"}
+NOW = 20_000_000_000  # by the machine's clock, which need not be this process's
 
 
 class Ring:
@@ -19,6 +20,9 @@ class Ring:
 
     def __init__(self, steps, *, forgotten=0):
         self.steps, self.forgotten, self.reads = steps, forgotten, 0
+
+    def clock(self):
+        return NOW
 
     def trace(self, since, most):
         self.reads += 1
@@ -64,6 +68,7 @@ STEPS = [
 def test_all_that_happened_on_the_devices_of_the_group():
     found = read(Ring(STEPS))
     assert [step[0] for step in found.steps] == [1, 2, 4, 5, 6]
+    assert (found.begin_ns, found.end_ns) == (NOW - 10_000_000_000, NOW)
     # Who left before is not named.
     assert [client.client for client in found.clients] == [1, 2, 4]
     assert [client.name for client in found.clients] == ["train.py", "", ""]
