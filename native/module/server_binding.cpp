@@ -485,7 +485,7 @@ void bind_server(nb::module_& m) {
         .def("groups_by_pid", groups_by_pid)
         .def("eventfd", &Server::event_fd)
         .def("take_events", take_events)
-        .def_static("clock", &Server::clock)
+        .def("clock", [](const Server&) { return Server::clock(); })
         .def("trace", trace, "since"_a, "most"_a)
         .def("trace_at", &Server::trace_at, "at"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("traced", traced);

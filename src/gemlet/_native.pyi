@@ -212,9 +212,9 @@ class Server:
     def groups_by_pid(self) -> dict[int, str]: ...
     def eventfd(self) -> int: ...
     def take_events(self) -> list[dict[str, Any]]: ...
-    @staticmethod
-    def clock() -> int:
-        """Nanoseconds of the machine's clock, by which steps are recorded; native/machine_clock.h."""
+    def clock(self) -> int:
+        """Nanoseconds of the machine's clock, by which steps are recorded; native/machine/clock.h."""
+
     def trace(self, since: int, most: int) -> tuple[list[tuple[int, int, str, int]], int, bool]:
         """Steps numbered ``since`` and later, ``most`` of them: (time, client, step, value) of each, the number after
         the last of them, and whether some of those asked for are forgotten; native/server/trace.hpp."""
