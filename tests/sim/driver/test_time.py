@@ -110,7 +110,7 @@ def test_random_histories_of_a_device() -> None:
     here = Path(__file__).parent
     engine = here.parents[2] / "native" / "sim"
     sources = (here / "schedule_check.cpp", engine / "schedule.cpp")
-    options = ("-std=c++20", "-O1", "-Wall", "-Wextra", f"-I{engine}")
+    options = ("-std=c++20", "-O1", "-Wall", "-Wextra", f"-I{engine}", f"-I{engine.parent}")
     program = compiled("c++", *options, sources=sources, headers=tuple(sorted(engine.glob("*.hpp"))))
     done = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
