@@ -16,7 +16,7 @@ dra.py claims.py slices.py plugin_socket.py             the DRA driver
 services.py rpc.py    the kubelet's gRPC services by name; served and called at sockets
 pods.py reaper.py pod_resources.py    annotations that change; shares whose containers are gone; whose device is whose
 kubelet_checkpoint.py    which pod that is, by uid;  device_choices.py: which pods chose devices by the runtime
-webhook.py admission.py pod_shape.py templates.py room.py    the webhook
+webhook.py admission.py pod_shape.py templates.py webhook_limits.py    the webhook
 daemon_link.py api_server.py http_connection.py foreign_json.py    what is asked of the daemon and of the apiserver
 queues.py        who comes when, so that nobody keeps the others waiting. Knows nothing of the rest
 pod_events.py    what a pod is told, such as why it was refused, and who tells it;  lost_gpus.py: that a GPU has failed

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from gemlet import own_memory
 from gemlet.decoding import from_json
-from gemlet.kube import admission, api_server, pod_shape, room, translate
+from gemlet.kube import admission, api_server, pod_shape, translate, webhook_limits
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
 from gemlet.tls_certificate import Certificate
@@ -115,7 +115,7 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
         TRANSLATE_PATH: lambda pod: translate.translate(pod, defaults),
     }
 
-    reviews = room.Reviews()
+    reviews = webhook_limits.Reviews()
 
     def decided(body: bytes, path: str) -> Decision:
         """The answer, and what is to be made for it. A function, so that of the review nothing stays while it waits."""
@@ -151,7 +151,7 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
     async def ready(request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    app = web.Application(client_max_size=room.MAX_REVIEW_BYTES)
+    app = web.Application(client_max_size=webhook_limits.MAX_REVIEW_BYTES)
     app.add_routes([*(web.post(path, mutate) for path in changes), web.get("/healthz", ready)])
     return app
 
@@ -165,8 +165,8 @@ def certificate(directory: Path) -> Certificate:
 async def run(options: WebhookOptions, tls: Certificate) -> None:
     """Runs until SIGTERM or SIGINT. Raises OSError if the port is taken."""
     own_memory.give_back()
-    for each in (logger, room.logger):
-        each.addFilter(room.FewLines())
+    for each in (logger, webhook_limits.logger):
+        each.addFilter(webhook_limits.FewLines())
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -175,11 +175,11 @@ async def run(options: WebhookOptions, tls: Certificate) -> None:
         if options.api is not None:
             maker = TemplateMaker(await stack.enter_async_context(api_server.connected(options.api)))
             work.append(maker.run())
-        runner = room.runner(application(options.cluster, options.defaults, maker))
+        runner = webhook_limits.runner(application(options.cluster, options.defaults, maker))
         await runner.setup()
         stack.push_async_callback(runner.cleanup)  # requests that are being answered are answered
         assert runner.server is not None
-        listening = room.listen(runner.server, options.address, options.port, tls.context())
+        listening = webhook_limits.listen(runner.server, options.address, options.port, tls.context())
         stack.push_async_callback(listening.wait_closed)
         stack.callback(listening.close)
         gc.freeze()  # what is there stays: `room` looks for garbage often

@@ -22,7 +22,7 @@ import pytest
 
 from gemlet import decoding
 from gemlet.errors import GemletError
-from gemlet.kube import room, templates, webhook
+from gemlet.kube import templates, webhook, webhook_limits
 from gemlet.kube.admission import Cluster
 from gemlet.kube.translate import Defaults
 from gemlet.kube.webhook import application
@@ -68,9 +68,9 @@ class Client:
 def serve(scenario, authority, directory, *, face="slots", maker=None):
     async def whole():
         certificate = webhook.certificate(directory)
-        runner = room.runner(application(Cluster(face=face), Defaults(), maker))
+        runner = webhook_limits.runner(application(Cluster(face=face), Defaults(), maker))
         await runner.setup()
-        listening = room.listen(runner.server, "127.0.0.1", 0, certificate.context())
+        listening = webhook_limits.listen(runner.server, "127.0.0.1", 0, certificate.context())
         port = listening.sockets[0].getsockname()[1]
         connector = aiohttp.TCPConnector(force_close=True)
         try:
@@ -213,9 +213,9 @@ def test_a_cluster_of_ipv6_alone_reaches_the_webhook(authority, tmp_path):
     write(authority, tmp_path)
 
     async def scenario():
-        runner = room.runner(application(Cluster(), Defaults()))
+        runner = webhook_limits.runner(application(Cluster(), Defaults()))
         await runner.setup()
-        listening = room.listen(runner.server, None, 0, webhook.certificate(tmp_path).context())
+        listening = webhook_limits.listen(runner.server, None, 0, webhook.certificate(tmp_path).context())
         try:
             for address in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
                 _, writer = await asyncio.open_connection(address, listening.sockets[0].getsockname()[1])
@@ -268,7 +268,7 @@ async def until_the_end(reader):
 
 
 def test_connections_that_ask_nothing_make_room(authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(webhook_limits, "MOST_CONNECTIONS", 4)
     write(authority, tmp_path)
 
     async def scenario(client, _):
@@ -284,7 +284,7 @@ def test_connections_that_ask_nothing_make_room(authority, tmp_path, monkeypatch
 
 def test_reviews_that_do_not_end_make_room(authority, tmp_path):
     write(authority, tmp_path)
-    begun = b"POST /mutate-v1-pod HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % room.MAX_REVIEW_BYTES
+    begun = b"POST /mutate-v1-pod HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % webhook_limits.MAX_REVIEW_BYTES
 
     async def scenario(client, _):
         coming = [await connected(client) for _ in range(12)]
@@ -302,7 +302,7 @@ def test_reviews_that_do_not_end_make_room(authority, tmp_path):
 
 
 def test_a_review_that_does_not_end_is_not_waited_for(authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "REVIEW_SECONDS", 0.1)
+    monkeypatch.setattr(webhook_limits, "REVIEW_SECONDS", 0.1)
     write(authority, tmp_path)
 
     async def scenario(client, _):
@@ -322,7 +322,7 @@ def test_a_review_of_countless_parts_is_not_made_into_objects(authority, tmp_pat
     )
 
     async def scenario(client, _):
-        part, most = b"[],", room.MAX_REVIEW_BYTES - 1000
+        part, most = b"[],", webhook_limits.MAX_REVIEW_BYTES - 1000
         body = b'{"request": {"uid": "r", "kind": {}, "object": [' + part * (most // len(part)) + b"0]}}"
         assert (await client.post(body))[0] == 413
         assert read == []
@@ -369,7 +369,7 @@ def test_nothing_of_a_review_that_is_refused_waits_for_the_collector(authority, 
     write(authority, tmp_path)
     large = {"large": "x" * 250_000}
     wrong = [review(SHARE | large, uid=5), review(SHARE | large | {"gemlet.dev/compute": "0"})]
-    parts = json.dumps(review(SHARE | large)).encode() + b"," * room.MOST_PARTS
+    parts = json.dumps(review(SHARE | large)).encode() + b"," * webhook_limits.MOST_PARTS
 
     async def scenario(client, _):
         await client.post(wrong[0])
@@ -393,7 +393,7 @@ def test_nothing_of_a_review_that_is_refused_waits_for_the_collector(authority, 
 )
 def test_connections_that_end_in_errors_do_not_pile_up(authority, tmp_path, monkeypatch, said):
     """Each kept TLS's buffer of a quarter of a megabyte until Python's collector ran: 1 GB of 6000 in 3 s."""
-    monkeypatch.setattr(room, "MOST_CONNECTIONS", 16)
+    monkeypatch.setattr(webhook_limits, "MOST_CONNECTIONS", 16)
     write(authority, tmp_path)
 
     async def scenario(client, _):
@@ -440,7 +440,7 @@ def with_a_large_answer():
 
 
 def test_answers_that_nobody_takes_make_room(authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "MOST_BYTES", 3_000_000)  # of two
+    monkeypatch.setattr(webhook_limits, "MOST_BYTES", 3_000_000)  # of two
     write(authority, tmp_path)
     body = with_a_large_answer()
 
@@ -457,7 +457,7 @@ def test_answers_that_nobody_takes_make_room(authority, tmp_path, monkeypatch):
 
 
 def test_an_answer_that_nobody_takes_is_not_waited_for(authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(webhook_limits, "ANSWER_SECONDS", 0.1)
     write(authority, tmp_path)
 
     async def scenario(client, _):
@@ -505,24 +505,24 @@ def test_a_client_that_hangs_up_is_no_error_of_ours(authority, tmp_path, caplog)
 def test_a_log_says_how_many_lines_were_left_out(caplog, monkeypatch):
     """Else who looks for a refusal could not know that there were more."""
     now = [0.0]
-    monkeypatch.setattr(room, "LINES_PER_MINUTE", 2)
-    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    few = room.FewLines()
-    room.logger.addFilter(few)
+    monkeypatch.setattr(webhook_limits, "LINES_PER_MINUTE", 2)
+    monkeypatch.setattr(webhook_limits, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    few = webhook_limits.FewLines()
+    webhook_limits.logger.addFilter(few)
     try:
         for now[0] in (0.0, 0.0, 0.0, 0.0, 60.0, 60.0):
-            room.logger.warning("pod=%s refused", "p")
+            webhook_limits.logger.warning("pod=%s refused", "p")
     finally:
-        room.logger.removeFilter(few)
+        webhook_limits.logger.removeFilter(few)
     said = "pod=p refused"
     assert caplog.messages == [said, said, f"{said} (after 2 of this kind that were left out)", said]
 
 
 def test_what_is_no_http_does_not_fill_the_log(authority, tmp_path, caplog, monkeypatch):
     """Each such request was a traceback: 140 KB a second from a few clients."""
-    monkeypatch.setattr(room, "LINES_PER_MINUTE", 5)
-    few = room.FewLines()
-    room.logger.addFilter(few)
+    monkeypatch.setattr(webhook_limits, "LINES_PER_MINUTE", 5)
+    few = webhook_limits.FewLines()
+    webhook_limits.logger.addFilter(few)
     write(authority, tmp_path)
 
     async def scenario(client, _):
@@ -537,8 +537,8 @@ def test_what_is_no_http_does_not_fill_the_log(authority, tmp_path, caplog, monk
     try:
         serve(scenario, authority, tmp_path)
     finally:
-        room.logger.removeFilter(few)
-    assert [record.name for record in caplog.records if record.exc_info] == ["gemlet.kube.room"] * 5
+        webhook_limits.logger.removeFilter(few)
+    assert [record.name for record in caplog.records if record.exc_info] == ["gemlet.kube.webhook_limits"] * 5
 
 
 def test_chunks_are_not_waited_for(authority, tmp_path):
