@@ -123,11 +123,13 @@ def test_what_ends_before_it_has_started_waits_for_no_model(tmp_path):
     assert "ending before it has started" in log.read_text()
 
 
-def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path, number):
     with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(2) as pool:
         running = pool.submit(ask, server, "sleepy", 1.0)
         wait_for(lambda: began(repository))
-        server.process.send_signal(signal.SIGTERM)
+        for each in (server.process.pid, *(child.pid for child in psutil.Process(server.process.pid).children(True))):
+            os.kill(each, number)  # as systemd, or a terminal, to all
         assert running.result()[0] == 200
         assert server.process.wait(60) == 0
 

@@ -233,6 +233,7 @@ async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:
 
     from gemlet.daemon import logs
     from gemlet.daemon.log_writer import to_standard_error
+    from gemlet.serve.end_signals import END_SIGNALS
     from gemlet.serve.server.frontend.logs import LogTail
     from gemlet.serve.server.server import Server
 
@@ -247,8 +248,9 @@ async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:
             os._exit(130)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    for number in END_SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
     try:
         await Server(wanted, tail).run(stop, lambda started: _tell(wanted, started, writer, json=json))
     finally:

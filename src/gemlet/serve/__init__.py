@@ -9,6 +9,7 @@ control/     new plans as the load changes
 server/      `gemlet serve`: all of that put together, with frontends and a model repository
 profiling/   `gemlet profile`
 helper_process.py    how processes of the server's own end
+end_signals.py   which signals end a server, and nothing that it has started
 standalone.py    `gemlet infer`: one model in an executor, without a server
 examples/    a repository and its traffic
 

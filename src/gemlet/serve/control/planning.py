@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
 from gemlet.serve.control import propose
+from gemlet.serve.end_signals import leave_them_to_the_server
 from gemlet.serve.helper_process import end_with_server, pool_of_one
 from gemlet.serve.plan import planner
 
@@ -58,7 +58,7 @@ class PlanningProcess:
 
 def _prepare(profiles: Known) -> None:
     global _profiles  # noqa: PLW0603  the pool's initializer has no other place
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends this process, not the terminal
+    leave_them_to_the_server()
     _profiles = profiles
     end_with_server()
 

@@ -13,7 +13,6 @@ import io
 import logging
 import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, cast
 from gemlet.daemon.logs import Limiter
 from gemlet.errors import DeviceError, GemletError
 from gemlet.inference_protocol import tensors
+from gemlet.serve.end_signals import leave_them_to_the_server
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
@@ -445,8 +445,7 @@ def _end_with_host() -> None:
 
 def _set_up() -> None:
     """Of the interpreter and the process, before there is a model."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # systemd sends them to all; the server says when this ends
-        signal.signal(number, signal.SIG_IGN)
+    leave_them_to_the_server()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a pipe leads to the server, and what is printed may be the last
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 from gemlet import own_memory
 from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.end_signals import leave_them_to_the_server
 from gemlet.serve.helper_process import end_with_server
 
 if TYPE_CHECKING:
@@ -38,6 +38,5 @@ def work(act: Callable[..., Any], *given: Any) -> Any:
 
 def prepare() -> None:
     """To be called first in a process of the server: that ends it, and nothing else does."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process, not the terminal
-        signal.signal(number, signal.SIG_IGN)
+    leave_them_to_the_server()
     end_with_server()

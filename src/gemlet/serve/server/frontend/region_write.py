@@ -127,7 +127,7 @@ def _obey(order: bytes, descriptors: "list[int]") -> int:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # the end of the server ends this
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # end_signals.py's; the end of the server ends this
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         serve(connection)
