@@ -8,9 +8,10 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
+from gemlet.accounts import account_of
+
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
 PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 # linux/inet_diag.h: a netlink header, inet_diag_req_v2 (of which inet_diag_sockid is the second half), inet_diag_msg.
@@ -30,13 +31,7 @@ ANSWER_S = 1.0
 FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 Connection = Any  # a socket, or what the event loop gives for one
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_account: Callable[[int], int] = int
-
-
-def count_users_by(account: Callable[[int], int]) -> None:
-    """From now on uids with the same ``account`` have one name(): a user may have thousands of them (/etc/subuid)."""
-    global _account  # noqa: PLW0603  who accepts a connection may be far from who knows users
-    _account = account
+THIS_MACHINE = "this machine"  # the place of its own addresses; whose name is a client's that nobody knows
 
 
 def of_unix(connection: Connection) -> int | None:
@@ -76,24 +71,23 @@ def name(connection: Connection | None) -> str:
         peer = connection.getpeername()
     except OSError:  # it has gone
         return ""
-    address, place = _place(str(peer[0])) if isinstance(peer, tuple) else (None, "")
-    if place and not (address is not None and address.is_loopback):
+    place = _place(str(peer[0])) if isinstance(peer, tuple) else THIS_MACHINE
+    if place != THIS_MACHINE:
         return place
     uid = of_socket(connection)
-    return place if uid is None else f"uid {_account(uid)}"
+    return place if uid is None else f"uid {account_of(uid)}"
 
 
 @functools.lru_cache(maxsize=1024)
-def _place(text: str) -> tuple[Address | None, str]:
-    """An address, and what it is one of."""
+def _place(text: str) -> str:
+    """What an address is one of."""
     try:
         address = _plain(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
-        return None, text
+        return text
     if address.is_loopback:
-        return address, "this machine"
-    network = ipaddress.ip_network((int(address) >> 64 << 64, 64)) if address.version == 6 else address
-    return address, str(network)
+        return THIS_MACHINE
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)) if address.version == 6 else address)
 
 
 def of_transport(transport: asyncio.BaseTransport) -> int | None:

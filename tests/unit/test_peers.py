@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from gemlet import peers
+from gemlet import accounts, peers
 
 OTHER = 4321
 CLIENT = """
@@ -131,7 +131,7 @@ def test_a_client_of_this_machine_that_nobody_knows_has_a_name(monkeypatch):
 @pytest.mark.skipif(os.getuid() != 0, reason="being another user needs root")
 def test_a_users_subordinate_uids_are_that_user(monkeypatch):
     """With 300 of them one user had another's upload refused, whose connections had cost less."""
-    monkeypatch.setattr(peers, "_account", peers._account)
+    monkeypatch.setattr(accounts, "_account", accounts._account)
     with closing(listener(socket.AF_INET, "127.0.0.1")) as server:
         arguments = [str(int(socket.AF_INET)), str(OTHER), *map(str, server.getsockname()[:2])]
         with subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], stdin=subprocess.PIPE) as client:
@@ -139,7 +139,7 @@ def test_a_users_subordinate_uids_are_that_user(monkeypatch):
             connection, _ = server.accept()
             with connection:
                 assert peers.name(connection) == f"uid {OTHER}"
-                peers.count_users_by(lambda uid: uid // 1000)
+                accounts.count_users_by(lambda uid: uid // 1000)
                 assert peers.name(connection) == f"uid {OTHER // 1000}"
                 assert peers.of_socket(connection) == OTHER, "rights go by the uid itself"
             client.stdin.close()

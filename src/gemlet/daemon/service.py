@@ -15,6 +15,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from gemlet.accounts import count_users_by
 from gemlet.config.rules import EVERYBODY
 from gemlet.daemon import notify, saved_groups, succession
 from gemlet.daemon.allocator import return_large_blocks
@@ -35,7 +36,6 @@ from gemlet.daemon.subordinate_uids import SubordinateUids
 from gemlet.daemon.users import Users
 from gemlet.decoding import convert
 from gemlet.devices import host_memory
-from gemlet.devices.started import count_users_by
 from gemlet.errors import ConfigError, DaemonError, Refused
 
 if TYPE_CHECKING:

@@ -13,30 +13,21 @@ import queue
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from gemlet.accounts import account_of
 
 PATIENCE = 0.1  # seconds; a look takes 50 us, and more on a busy machine
 AFTERWARDS = 5.0  # for which nobody waits again for a user one of whose looks took longer
 
 _lock = threading.Lock()
-_account: Callable[[int], int] = int  # the uid itself
 _late: dict[int, float] = {}  # users one of whose looks took longer, and until when they are; never, until that ends
-
-
-def count_users_by(account: Callable[[int], int]) -> None:
-    """From now on uids with the same ``account`` are one user, who may have thousands of them (/etc/subuid)."""
-    global _account  # noqa: PLW0603  who asks for a process may be far from who knows users
-    _account = account
 
 
 def started(pid: int, uid: int) -> int:
     """In clock ticks since boot; 0 if there is no such process, or nobody can tell now. ``uid``: the process' user."""
     if uid in (0, os.getuid()):  # who is trusted
         return _look(pid)
-    uid = _account(uid)
+    uid = account_of(uid)
     with _lock:
         if _late.get(uid, 0.0) > time.monotonic():
             return 0

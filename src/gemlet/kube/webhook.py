@@ -182,7 +182,7 @@ async def run(options: WebhookOptions, tls: Certificate) -> None:
         listening = webhook_limits.listen(runner.server, options.address, options.port, tls.context())
         stack.push_async_callback(listening.wait_closed)
         stack.callback(listening.close)
-        gc.freeze()  # what is there stays: `room` looks for garbage often
+        gc.freeze()  # what is there stays: `webhook_limits` looks for garbage often
         logger.info("webhook port=%d face=%s", options.port, options.cluster.face)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(task) for task in work]

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from gemlet.errors import GemletError
+from gemlet.serve.end_signals import leave_them_to_the_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +39,10 @@ def pool_of_one(initializer: Callable[..., None], *given: Any) -> ProcessPoolExe
         ) from None
 
 
-def end_with_server() -> None:
-    """To be called in such a process. A pool ends its processes at a proper end only; a server that is killed would
-    leave this one for ever."""
+def prepare() -> None:
+    """To be called first in such a process: the server ends it, and nothing else does. A pool ends its processes at a
+    proper end only; a server that is killed would leave this one for ever."""
+    leave_them_to_the_server()
     threading.Thread(target=_wait_for_server, daemon=True).start()
 
 

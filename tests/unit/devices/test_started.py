@@ -40,7 +40,7 @@ def test_a_user_of_many_uids_is_waited_for_once(monkeypatch):
     monkeypatch.setattr(module, "_look", look)
     monkeypatch.setattr(module, "_late", {})
     monkeypatch.setattr(module, "PATIENCE", 0.001)
-    monkeypatch.setattr(module, "_account", lambda uid: 1000 if uid >= 100_000 else uid)
+    monkeypatch.setattr("gemlet.accounts._account", lambda uid: 1000 if uid >= 100_000 else uid)
     try:
         assert [started(pid, 100_000 + pid) for pid in range(1, 9)] == [0] * 8
         assert looked_at == [1]

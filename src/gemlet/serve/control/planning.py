@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
 from gemlet.serve.control import propose
-from gemlet.serve.end_signals import leave_them_to_the_server
-from gemlet.serve.helper_process import end_with_server, pool_of_one
+from gemlet.serve.helper_process import pool_of_one, prepare
 from gemlet.serve.plan import planner
 
 if TYPE_CHECKING:
@@ -58,9 +57,8 @@ class PlanningProcess:
 
 def _prepare(profiles: Known) -> None:
     global _profiles  # noqa: PLW0603  the pool's initializer has no other place
-    leave_them_to_the_server()
+    prepare()
     _profiles = profiles
-    end_with_server()
 
 
 def _answer(question: Question) -> Proposal:

@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemlet import own_memory, peers
+from gemlet import own_memory
+from gemlet.accounts import count_users_by
 from gemlet.daemon.subordinate_uids import SubordinateUids
 from gemlet.errors import GemletError
 from gemlet.serve.dispatch.call import Refusal
@@ -199,7 +200,7 @@ class Server:
         self.unpacking.prepare()
         self._catalog.all_ready()
         await self._subordinates.learn(USERS_S)
-        peers.count_users_by(self._subordinates.account)
+        count_users_by(self._subordinates.account)
         http, http_port = await self._listening.http()
         grpc, grpc_port = await self._listening.grpc()
         keep(_every(TRIM_S, own_memory.trim), "memory")

@@ -24,7 +24,7 @@ limits.py        what a client may take;  holdings.py: what they all hold, and w
 one_by_one.py    work of a client that takes its turns
 fair_turn.py     a turn that one has at a time: whose large request is read next, which model is loaded
 unpacking.py     processes that read what takes time by its size;  passing.py: how large bytes come there and back
-own_process.py   what these processes do first
+own_process.py   how what these processes refuse comes back
 documents.py     metadata, statistics, configuration as JSON
 metrics.py       /metrics;  triton_metrics.py: the same by Triton's names
 shared_text.py   what is of all models, made once for all who ask

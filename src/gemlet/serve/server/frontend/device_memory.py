@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from gemlet.errors import GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.execution import arena
-from gemlet.serve.helper_process import pool_of_one
+from gemlet.serve.helper_process import pool_of_one, prepare
 from gemlet.serve.server.frontend import device_copies
-from gemlet.serve.server.frontend.own_process import Refused, prepare, work
+from gemlet.serve.server.frontend.own_process import Refused, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a process of the server's own does first, and how what it refuses comes back."""
+"""How a process of the server's own works, and how what it refuses comes back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet import own_memory
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.end_signals import leave_them_to_the_server
-from gemlet.serve.helper_process import end_with_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +32,3 @@ def work(act: Callable[..., Any], *given: Any) -> Any:
     finally:
         del given
         own_memory.trim()
-
-
-def prepare() -> None:
-    """To be called first in a process of the server: that ends it, and nothing else does."""
-    leave_them_to_the_server()
-    end_with_server()

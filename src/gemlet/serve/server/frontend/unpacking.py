@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from gemlet.errors import GemletError
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal, Tensor
+from gemlet.serve.helper_process import prepare
 from gemlet.serve.server.frontend import answer_form, infer_json, infer_messages, request_checks
 from gemlet.serve.server.frontend.fair_turn import FairTurn
-from gemlet.serve.server.frontend.own_process import Refused, prepare
+from gemlet.serve.server.frontend.own_process import Refused
 from gemlet.serve.server.frontend.passing import Process
 from gemlet.serve.server.to_its_end import to_its_end
 
