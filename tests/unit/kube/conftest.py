@@ -32,3 +32,8 @@ def run():
         return asyncio.run(bounded())
 
     return complete
+
+
+@pytest.fixture
+def authority():
+    return pytest.importorskip("trustme").CA()
