@@ -59,18 +59,12 @@ size_t fewer_than_files(size_t wanted, size_t files) {
     return std::min(wanted, (files - std::min(kOtherFiles, files / 2)) / 8);
 }
 
-// Of this process, before the machine's clock.
-Nanoseconds ahead_ns() {
-    static const Nanoseconds ahead = ahead_of_machine_ns();
-    return ahead;
-}
-
 }  // namespace
 
 Nanoseconds Server::clock() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return Nanoseconds(t.tv_sec) * 1'000'000'000 + t.tv_nsec - ahead_ns();
+    return Nanoseconds(t.tv_sec) * 1'000'000'000 + t.tv_nsec - ahead_from_the_begin_ns();
 }
 
 Server::Server(ServerOptions options)
@@ -205,7 +199,7 @@ void Server::arm_timer() {
     if (awaits_lost()) next = std::min(next, next_round_);
     itimerspec when{};
     if (next != kNever) {
-        next = std::max<Nanoseconds>(next + ahead_ns(), 1);
+        next = std::max<Nanoseconds>(next + ahead_from_the_begin_ns(), 1);
         when.it_value = {time_t(next / 1'000'000'000), long(next % 1'000'000'000)};
     }
     timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);

@@ -20,21 +20,17 @@ inline constexpr Nanoseconds kNever = UINT64_MAX;
 // longer spin would take a core from the programs that share this machine.
 inline constexpr Nanoseconds kSpinWindow = 20'000;
 
-// Of CLOCK_MONOTONIC in this process, before that.
-inline int64_t ahead_ns() {
-    static const int64_t ahead = ahead_of_machine_ns();
-    return ahead;
-}
-
 inline Nanoseconds monotonic_now() {
     timespec t{};
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return static_cast<Nanoseconds>(t.tv_sec) * 1'000'000'000u + static_cast<Nanoseconds>(t.tv_nsec - ahead_ns());
+    return static_cast<Nanoseconds>(t.tv_sec) * 1'000'000'000u +
+           static_cast<Nanoseconds>(t.tv_nsec - ahead_from_the_begin_ns());
 }
 
 // The same time for a wait.
 inline std::chrono::steady_clock::time_point steady(Nanoseconds time) {
-    return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(static_cast<int64_t>(time) + ahead_ns()));
+    return std::chrono::steady_clock::time_point(
+        std::chrono::nanoseconds(static_cast<int64_t>(time) + ahead_from_the_begin_ns()));
 }
 
 inline void relax_cpu() {
