@@ -30,6 +30,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "module": (WIRE, "arbiter", "arbiter/residency", "server"),
     # libgembatch.so.1; libcuda.so.1 and libnvidia-ml.so.1 of the simulated machine
     "batch": (),
+    # gemlet-start-check
+    "start_check": (),
     "sim": ("machine",),
 }
 # Rooms that decide and know no clock, thread, socket or file: no C header such as <time.h>, and none of these.

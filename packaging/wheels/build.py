@@ -11,6 +11,7 @@ neither a container of an old distribution nor another for the other architectur
     what                                floor         why
     libgemhook.so.1, libgembatch.so.1   glibc 2.17    loaded into programs, in containers of any age; musl's too
     gemlet._native, simulated machine   glibc 2.28    where gemlet itself runs: manylinux_2_28
+    gemlet-start-check                  none          run on the nodes of Kubernetes; linked statically, with musl
 
 Beside the wheels: the sources, the symbols of every library by build id, and checksums.
 """
@@ -96,6 +97,7 @@ def _architecture(architecture: str, pythons: dict[Flavour, str], python_files: 
     first = FLAVOURS[0]
     _cmake(architecture, PRELOADED_FLOOR, pythons[first], folder / "preloaded", package, "HOOK", "BATCH")
     _cmake(architecture, FLOOR, pythons[first], folder / "simulated", package, "SIM")
+    _cmake(architecture, None, pythons[first], folder / "static", package, "START_CHECK")
     for flavour in FLAVOURS:
         module = folder / f"module-{flavour.abi}"
         shutil.rmtree(module / "package", ignore_errors=True)
@@ -115,14 +117,13 @@ def _architecture(architecture: str, pythons: dict[Flavour, str], python_files: 
     _symbols_archive(out / f"gemlet-{_version()}-symbols-linux_{architecture}.tar.xz", symbols)
 
 
-def _cmake(architecture: str, floor: str, python: str, build: Path, package: Path, *parts: str) -> None:
-    """Builds the ``parts`` in place, below ``package``."""
-    target = f"{architecture}-linux-gnu.{floor}"
+def _cmake(architecture: str, floor: str | None, python: str, build: Path, package: Path, *parts: str) -> None:
+    """Builds the ``parts`` in place, below ``package``. ``floor``: of glibc; None for all of musl within."""
+    target = f"{architecture}-linux-gnu.{floor}" if floor is not None else f"{architecture}-linux-musl"
     print(f"{target}: {', '.join(parts).lower()}", flush=True)
     zig = Path(ziglang.__file__).with_name("zig")
-    switches = [
-        f"-DGEMLET_BUILD_{part}={'ON' if part in parts else 'OFF'}" for part in ("HOOK", "BATCH", "SIM", "ARBITER")
-    ]
+    known = ("HOOK", "BATCH", "SIM", "ARBITER", "START_CHECK")
+    switches = [f"-DGEMLET_BUILD_{part}={'ON' if part in parts else 'OFF'}" for part in known]
     _run(
         "cmake", "-S", SOURCE, "-B", build, "-G", "Ninja", "--log-level=WARNING",
         f"-DCMAKE_C_COMPILER={zig};cc;-target;{target}",

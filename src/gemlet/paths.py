@@ -41,6 +41,13 @@ def hook_path() -> str:
     return path
 
 
+def start_check_path() -> str:
+    """What Kubernetes nodes run before a container starts, absolute. Raises GemletError when it has not been built."""
+    path = os.path.join(lib_dir(), "gemlet-start-check")
+    _require_file(path)
+    return path
+
+
 def prepended(path: str, present: str) -> str:
     """``path`` before what a variable such as LD_PRELOAD has already, and once only."""
     return os.pathsep.join([path, *(entry for entry in present.split(os.pathsep) if entry and entry != path)])

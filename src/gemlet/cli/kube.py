@@ -287,8 +287,7 @@ def show_shares(directory: Path, output: str, socket: str | None, cdi_directory:
     from gemlet.daemon import address
     from gemlet.daemon.connection import connect
     from gemlet.errors import DaemonError
-    from gemlet.kube import cdi, checkpoint, shares_table
-    from gemlet.kube.edits import withheld_mark
+    from gemlet.kube import cdi, checkpoint, host, permits, shares_table
 
     file = directory / "checkpoint.json"
     if not file.exists() and not (directory / "hook").exists():  # an agent puts that there before the first share
@@ -303,24 +302,19 @@ def show_shares(directory: Path, output: str, socket: str | None, cdi_directory:
     held = sorted(loaded.shares, key=lambda share: share.group)
     states = {
         share.id: shares_table.state(
-            marked=cdi.may_be_there(Path(withheld_mark(str(directory / "shares"), share.id))),
             has_file=cdi.is_there(cdi_directory, share.id),
             of_claim=share.claim is not None,
         )
         for share in held
     }
-    for share in held:
-        if states[share.id] == "not-withheld":
-            place = cdi.path_of(cdi_directory, share.id)
-            click.echo(f"error: share {share.group} is withheld, but containers still start in it by {place}", err=True)
-            click.echo(f"hint: let the agent write in {cdi_directory}, or remove the file", err=True)
     try:
         with connect([address.explicit(socket) if socket else address.system()]) as daemon:
             usage = shares_table.usage_by_share(held, daemon.call("status"))
     except DaemonError:
         usage = None
     if output == "json":
-        click.echo(json.dumps(shares_table.document(held, usage, states)))
+        refused = {share.id: permits.refusals(directory / host.PERMITS, share.id) for share in held}
+        click.echo(json.dumps(shares_table.document(held, usage, states, refused)))
     else:
         click.echo(shares_table.table(held, usage), nl=False)
 

@@ -2,7 +2,7 @@
 
 agent.py         `gemlet kube agent`: the tasks of a node
 book.py          opens and closes shares: directory, daemon, CDI, checkpoint
-withholding.py   in which shares no container may start, and for which pods
+permits.py       which pods may start in which shares of claims
 retries.py strangers.py    when what has failed is tried again. Pure; what is on the node and nobody's
 share.py checkpoint.py    one share; all of a node, on disk
 request.py ask.py quantity.py    what a pod and each of its containers may ask for. Pure

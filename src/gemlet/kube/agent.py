@@ -26,12 +26,12 @@ from gemlet.kube.http_pages import Page
 from gemlet.kube.kubelet_checkpoint import KubeletCheckpoint
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.lost_gpus import LossTeller
+from gemlet.kube.permits import NotWritten, Permits
 from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.pod_events import PodEvents
 from gemlet.kube.pod_resources import PodResources
 from gemlet.kube.pods import PodFollower
 from gemlet.kube.reaper import Reaper
-from gemlet.kube.withholding import NotWithheld
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -115,7 +115,10 @@ class Agent:
         self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock", checkpoint)
         self._events = PodEvents(api)
         choices = DeviceChoices(options.directory / device_choices.NAME)
-        self._follower = PodFollower(api, self._book, options.node, self._events, choices)
+        self._permits = Permits(options.directory / host.PERMITS)
+        self._follower = PodFollower(
+            api, self._book, options.node, events=self._events, choices=choices, permits=self._permits
+        )
         allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, pods=self._follower.seen)
         self._resources: list[Resource] = []
         if options.face == "slots":
@@ -132,7 +135,7 @@ class Agent:
         options = self._options
         teller = LossTeller(self._events, self._book, self._gpus)
         made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run(), teller.run()]
-        made += [self._withhold(), self._events.run()]
+        made += [self._keep_out(), self._events.run()]
         if options.port is not None:
             metrics = http_pages.for_all(self._metrics, METRICS_SECONDS)
             made.append(http_pages.serve({"/metrics": metrics, "/healthz": self._healthy}, options.port))
@@ -223,13 +226,14 @@ class Agent:
                     told = str(error)
             await asyncio.sleep(RESTORE_SECONDS)
 
-    async def _withhold(self) -> None:
+    async def _keep_out(self) -> None:
         told = ""
         while True:  # not in `_restore`, which may wait for a daemon
             try:
-                self._book.withhold_again()
+                self._book.keep_out()
+                self._permits.enforce(self._book.shares.keys() | self._book.unaccounted)
                 told = ""
-            except NotWithheld as error:
+            except (NotWritten, OSError) as error:
                 if str(error) != told:
                     logger.error("shares: %s", error)
                     told = str(error)
@@ -255,7 +259,8 @@ class Agent:
 
         try:
             book = self._book
-            counts = metrics.Counts(len(book.withheld()), len(book.not_withheld()), len(book.not_restored()))
+            left_open = book.left_open() | self._permits.left_open()
+            counts = metrics.Counts(len(self._permits.refused()), len(left_open), len(book.not_restored()))
             return Page(metrics.render(book.shares.values(), await self._daemon.status(), counts))
         except GemletError as error:
             return Page(f"{error}\n", 503)
@@ -268,7 +273,9 @@ class Agent:
 
 def _host(options: AgentOptions) -> Host:
     shares = host.prepare(options.directory)
-    hook = host.install_hook(Path(paths.hook_path()), options.directory)
+    hook = host.install_hook(Path(paths.hook_path()), Path(paths.start_check_path()), options.directory)
+    if options.face == "dra":
+        host.check_runs_programs(options.directory)
     simulated = None
     if options.access == "simulated":
         profiles = Path(paths.__file__).with_name("profiles")
@@ -279,6 +286,7 @@ def _host(options: AgentOptions) -> Host:
         shares=str(shares),
         access=options.access,
         simulated=simulated,
+        permits=str(options.directory / host.PERMITS),
         preload_file=str(hook.with_name("ld.so.preload")) if options.preload_file else None,
         paths=check_host_paths(
             options.host_paths, map(str, (options.directory, options.kubelet, options.cdi, options.endpoint.directory))

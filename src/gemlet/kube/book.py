@@ -27,7 +27,6 @@ from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
 from gemlet.kube.queues import Queues
 from gemlet.kube.retries import Retries
-from gemlet.kube.withholding import NotWithheld, Withholding, for_all
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -77,7 +76,6 @@ class ShareBook:
         self.unaccounted = set(loaded.unaccounted) - set(self.shares)
         if loaded.damage is not None:
             self._keep_all(loaded.damage)
-        self._withheld = Withholding(host.shares, cdi_directory, self.shares)
         self._clock = clock
         self._retries = Retries()  # of shares that could not be restored, and of what is nobody's and stays
         self._before: dict[str, Amounts] = {}  # granted to those that are being changed
@@ -190,44 +188,6 @@ class ShareBook:
                 await self._forget(share_id)
             await self._close(share_id)
 
-    def withhold(self, share_id: str, pod: str) -> None:
-        """Lets no container start in the share of a claim while there is the pod with that uid. Raises `NotWithheld`,
-        and then it is one of `not_withheld` until `withhold_again` or `restore` has succeeded."""
-        self._withheld.add(share_id, pod)
-
-    def withheld(self) -> set[str]:
-        """The shares in which no container may start."""
-        return (self._withheld.shares() & self.shares.keys()) | self.not_restored()
-
-    def not_withheld(self) -> set[str]:
-        """Those of them in which one could start all the same: now, or after the next start of an agent."""
-        return {share_id for share_id in self.withheld() if not self._withheld.holds(share_id)}
-
-    def withhold_again(self) -> None:
-        """Tries again what `withhold` and `restore` have failed to withhold. Raises the first `NotWithheld`."""
-        for_all(self._withheld.enforce, sorted(self.not_withheld()))
-
-    def withheld_from(self, pod: str) -> set[str]:
-        """The shares that are withheld because of the pod with that uid."""
-        return self._withheld.of(pod)
-
-    def pods_denied(self) -> set[str]:
-        """The uids of all pods for which a share is withheld."""
-        return self._withheld.pods()
-
-    def release(self, share_id: str, pod: str) -> None:
-        """Undoes `withhold` for one pod. Raises OSError."""
-        if self._withheld.remove(share_id, pod):
-            self._give_file_back(share_id)
-
-    def release_unseen(self) -> None:
-        """Undoes what an agent before this one withheld, now that every pod has been looked at. Raises the first
-        OSError."""
-        for_all(
-            self._give_file_back,
-            [share_id for share_id in self._withheld.shares() if self._withheld.remove_unseen(share_id)],
-        )
-
     async def unknown_groups(self) -> set[str]:
         """The daemon's shares that are none of the book's. Raises `DaemonError`."""
         return set(await self._daemon.shares()) - {share.group for share in self.shares.values()}
@@ -253,6 +213,21 @@ class ShareBook:
         """The shares that the last try could not bring back. No container starts in them before one can."""
         return self._retries.names() & self.shares.keys()
 
+    def left_open(self) -> set[str]:
+        """Those of them in which one could start all the same, because their CDI files cannot be removed."""
+        return {share_id for share_id in self.not_restored() if cdi.is_there(self._cdi, share_id)}
+
+    def keep_out(self) -> None:
+        """Tries again to remove those files. Raises the first OSError, when all others have been tried."""
+        failed: list[OSError] = []
+        for share_id in sorted(self.left_open()):
+            try:
+                cdi.remove(self._cdi, share_id)
+            except OSError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
     def devices_not_restored(self) -> set[str]:
         """The ids of what the device plugin gave out for those."""
         return {
@@ -274,7 +249,7 @@ class ShareBook:
         else, as after `gemlet set`, or by a daemon that found an older file of its own."""
         waiting = self._retries.waiting(self._clock())
         shares = [share for share in self.shares.values() if share.id not in waiting]
-        with_file = {share.id for share in shares if share.claim is not None} - self._withheld.shares()
+        with_file = {share.id for share in shares if share.claim is not None}
         wanted = {share.group: terms(share, self._device(share)) for share in shares}
         left_alone = {self.shares[share_id].group for share_id in waiting & self.shares.keys()}
         there = {group: promised for group, promised in groups.items() if group not in left_alone}
@@ -282,7 +257,6 @@ class ShareBook:
             not (wanted.items() <= there.items() if self.unaccounted else wanted == there)
             or self._retries.due(self._clock())
             or self._unsure - waiting
-            or any(self._withheld.is_marked(share_id) for share_id in with_file)
             or not strangers.names_there(self.host.shares, self._cdi) <= self.shares.keys() | self.unaccounted | waiting
             or not with_file <= cdi.share_ids(self._cdi)
             or not all(_is_socket(Path(self.socket(share.id))) for share in shares)
@@ -298,8 +272,6 @@ class ShareBook:
         """Raises `DaemonError` only of a daemon that does not answer."""
         try:
             await self._apply(share)
-        except NotWithheld:  # all else of it is done, and `withhold_again` goes on
-            return
         except Exception as error:
             if isinstance(error, DaemonError):
                 await self._check_daemon(error)
@@ -308,17 +280,11 @@ class ShareBook:
             if self._retries.failed(share.id, str(error), self._clock()):
                 said = "share=%s not restored: %s; no container starts in it, and it is tried again"
                 logger.error(said, share.id, error)
-            with contextlib.suppress(OSError):  # then it is one of `not_withheld`
+            with contextlib.suppress(OSError):  # then it is one of `left_open`
                 cdi.remove(self._cdi, share.id)
 
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240
-        failed = None
-        if share.id in self._withheld:  # first: that the daemon answers is not needed for it
-            try:
-                self._withheld.enforce(share.id)
-            except NotWithheld as error:
-                failed = error  # and who starts in it all the same is held to it
         device = self._device(share)
         try:
             await self._daemon.open(share, self.socket(share.id), device=device)
@@ -329,22 +295,12 @@ class ShareBook:
             await self._daemon.remove(share.group)
             await self._daemon.open(share, self.socket(share.id), device=device)
         if share.claim is not None:
-            self._write_file(share)
+            check = self.host.start_check(share.id)
+            cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share), check))
         self.unaccounted.discard(share.id)
         self._unsure.discard(share.id)
         if self._retries.succeeded(share.id):
             logger.info("share=%s restored", share.id)
-        if failed is not None:
-            raise failed
-
-    def _write_file(self, share: Share) -> None:
-        if share.id not in self._withheld:
-            self._withheld.unmark(share.id)
-            cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share)))
-
-    def _give_file_back(self, share_id: str) -> None:
-        if share_id in self.shares and share_id not in self.not_restored():  # else it has it again when it is restored
-            self._write_file(self.shares[share_id])
 
     def _keep_all(self, damage: str) -> None:
         # Raises OSError: were the next save the only checkpoint there is, nobody could tell what was lost.
@@ -372,7 +328,6 @@ class ShareBook:
         # One that is in the way of another is closed for that one, maybe while its pod's end closes it, too.
         if self.shares.get(share_id) is share:
             del self.shares[share_id]
-            self._withheld.forget(share_id)
             self._retries.succeeded(share_id)
         await self._save()
 

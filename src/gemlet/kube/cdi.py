@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from gemlet.errors import ConfigError, UsageError
 from gemlet.kube import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gemlet.kube.edits import Edits, Mount
@@ -35,8 +36,16 @@ def device_id(share_id: str, device: str) -> str:
     return f"{names.CDI_KIND}={share_id}-{device}"
 
 
-def specification(share_id: str, devices: Iterable[str], edits: Edits) -> dict[str, Any]:
-    """The file's content. What the share has in common stands once for all its devices."""
+def specification(
+    share_id: str, devices: Iterable[str], edits: Edits, start_check: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The file's content. What the share has in common stands once for all its devices.
+
+    ``start_check``: a program of the node with its arguments, without whose consent no container starts.
+    """
+    path, *arguments = start_check or ("",)
+    # As the runtime and not as the container: what the container has mounted hides nothing from it.
+    check = [{"hookName": "createRuntime", "path": path, "args": [posixpath.basename(path), *arguments]}]
     return {
         "cdiVersion": CDI_VERSION,
         "kind": names.CDI_KIND,
@@ -45,7 +54,7 @@ def specification(share_id: str, devices: Iterable[str], edits: Edits) -> dict[s
             {"name": f"{share_id}-{device}", "containerEdits": {"env": [f"GEMLET_SHARE_ID={share_id}"]}}
             for device in devices
         ],
-        "containerEdits": _edits(edits),
+        "containerEdits": {**_edits(edits), **({"hooks": check} if start_check else {})},
     }
 
 

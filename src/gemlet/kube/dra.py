@@ -49,7 +49,8 @@ def claim_path(namespace: str, name: str) -> str:
 class DraDriver:
     """DRAPlugin and DRAResourceHealth for the node ``pool``.
 
-    ``look_again``: checks the pods of a namespace that were seen before their claim became a share. Raises ApiError.
+    ``look_again``: checks the pods that were seen before a claim of theirs, of this namespace and name, became a share.
+    Raises ApiError.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class DraDriver:
         api: Objects,
         *,
         pool: str,
-        look_again: Callable[[str], Awaitable[None]] | None = None,
+        look_again: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
         self._book = book
         self._gpus = gpus
@@ -138,15 +139,24 @@ class DraDriver:
         ours = {
             other.claim[1] for other in self._book.shares.values() if other.claim and other.claim[0] == claim.namespace
         }
+        refusal: GemletError | None = None
         for user in claims.pods_of(seen):
-            # Of a pod of megabytes nothing stays while the next, a daemon or a disk is waited for.
-            container = self._checked(await self._api.get(user.path, in_line=True), user, ours, claim.name)
-            if user.name == share.pod.name:  # which its annotations and metrics are by
-                named = msgspec.structs.replace(share.pod, container=container)
-                share = msgspec.structs.replace(share, pod=named)
+            try:
+                # Of a pod of megabytes nothing stays while the next, a daemon or a disk is waited for.
+                container = self._checked(await self._api.get(user.path, in_line=True), user, ours, claim.name)
+            except GemletError as error:
+                refusal = error.with_traceback(None)  # which keeps the pod
+                continue
+            # Its annotations, and its name in the metrics. Others are checked as they come (permits.py).
+            named = msgspec.structs.replace(share.pod, name=user.name, container=container)
+            share = msgspec.structs.replace(share, pod=named)
+            break
+        else:
+            if refusal is not None:
+                raise refusal
         opened = await self._book.open(share, before=before)
-        if self._look_again is not None:  # before the kubelet hears of it, which then starts whatever uses the claim
-            await self._look_again(claim.namespace)
+        if self._look_again is not None:  # before the kubelet hears of it, whose containers would have to wait
+            await self._look_again(claim.namespace, claim.name)
         return opened
 
     def _checked(self, seen: dict[str, Any], user: Pod, ours: set[str], claim: str) -> str:

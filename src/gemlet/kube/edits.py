@@ -6,6 +6,7 @@ same edits in three notations.
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -55,7 +56,8 @@ class Host:
     hook: the library, with the file that names a share's socket beside it. shares: directory of their directories.
     nodes: device node by GPU UUID. simulated: the simulated driver's directory, its profiles' and the machine's.
     preload_file: a file that names the hook, to be mounted at /etc/ld.so.preload for programs that clear LD_PRELOAD;
-    None for none. paths: the directories of the node that pods with a share may mount.
+    None for none. paths: the directories of the node that pods with a share may mount. permits: the directory of
+    `gemlet.kube.permits`.
     """
 
     hook: str
@@ -65,6 +67,11 @@ class Host:
     simulated: tuple[str, str, str] | None = None
     preload_file: str | None = None
     paths: tuple[str, ...] = ()
+    permits: str = ""
+
+    def start_check(self, share_id: str) -> tuple[str, ...]:
+        """The program that the runtime is to run before a container of a claim's share starts, and its arguments."""
+        return (f"{posixpath.dirname(self.hook)}/{names.START_CHECK}", f"{self.permits}/{share_id}")
 
     @property
     def host_pid(self) -> bool:
@@ -75,11 +82,6 @@ class Host:
 def share_directory(shares: str, share_id: str) -> str:
     """The directory of one share, on the host."""
     return f"{shares}/{share_id}"
-
-
-def withheld_mark(shares: str, share_id: str) -> str:
-    """The file that says to the next agent, and to people, that no container may start in a share."""
-    return f"{share_directory(shares, share_id)}/withheld"
 
 
 def container_edits(

@@ -6,8 +6,10 @@ DIRECTORY/agent.lock   held by the agent that is there
 DIRECTORY/hook/DIGEST/libgemhook.so.1   one a version: what running programs have mapped is never written to again
 DIRECTORY/hook/DIGEST/ld.so.preload     its path inside containers
 DIRECTORY/hook/DIGEST/libgemhook.so.1.share    a share's socket inside containers, and patience in seconds
+DIRECTORY/hook/DIGEST/gemlet-start-check        run by the runtime before a container of a claim starts
 DIRECTORY/simulated/                    the simulated driver, where there are no GPUs
 DIRECTORY/shares/ID/gemlet.sock
+DIRECTORY/permits/                      which pods may start in which shares of claims (permits.py)
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+PERMITS = "permits"
 # For the daemon, of programs in a share: a node ends its old one before it starts the next, and may be busy.
 PATIENCE_SECONDS = 60
 
@@ -51,10 +54,12 @@ def alone(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def install_hook(library: Path, directory: Path) -> Path:
-    """Copies the hook below ``directory``; returns the copy's path. Raises OSError."""
+def install_hook(library: Path, start_check: Path, directory: Path) -> Path:
+    """Copies the hook and what checks containers before they start below ``directory``; returns the hook's copy. Raises
+    OSError."""
     files = {
         HOOK_LIBRARY: library.read_bytes(),
+        names.START_CHECK: start_check.read_bytes(),
         "ld.so.preload": f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}\n".encode(),
         f"{HOOK_LIBRARY}{names.SHARE_SUFFIX}": (
             f"{names.SOCKET_DIRECTORY}/{names.SOCKET_NAME}\n{PATIENCE_SECONDS}\n".encode()
@@ -72,7 +77,7 @@ def install_hook(library: Path, directory: Path) -> Path:
     for name, content in files.items():
         (fresh / name).write_bytes(content)
         # Whatever the umask: a loader that may not read its preload file goes on without, too.
-        (fresh / name).chmod(0o755 if name == HOOK_LIBRARY else 0o644)
+        (fresh / name).chmod(0o755 if name in (HOOK_LIBRARY, names.START_CHECK) else 0o644)
     shutil.rmtree(home, ignore_errors=True)  # incomplete, or it would have been found above
     fresh.rename(home)
     return copy
@@ -102,11 +107,22 @@ def install_simulated(driver: Path, profiles: Path, directory: Path) -> tuple[Pa
 
 
 def prepare(directory: Path) -> Path:
-    """Makes ``directory`` and the directory of shares in it; returns the latter. Raises OSError.
+    """Makes ``directory`` and the directories of shares and permits in it; returns the former. Raises OSError.
 
     Only root may look into them, because a share's socket admits every process that reaches it.
     """
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    shares = directory / "shares"
-    shares.mkdir(mode=0o700, exist_ok=True)
-    return shares
+    for name in ("shares", PERMITS):
+        (directory / name).mkdir(mode=0o700, exist_ok=True)
+    return directory / "shares"
+
+
+def check_runs_programs(directory: Path) -> None:
+    """Raises GemletError if the node's runtime could run no program in ``directory``, so that no container of a claim
+    would start."""
+    if os.statvfs(directory).f_flag & os.ST_NOEXEC:
+        raise GemletError(
+            f"{directory} is on a file system of the node that is mounted noexec, and the container runtime has to run "
+            f"{names.START_CHECK} there",
+            hint="give the chart another `directory`, such as /home/kubernetes/gemlet on GKE",
+        )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 NODE = {
     "gemlet_node_shares": "Shares on this node",
-    "gemlet_node_shares_withheld": "Shares in which no container may start",
-    "gemlet_node_shares_not_withheld": "Those of them in which one could start all the same",
+    "gemlet_node_pods_refused": "Pods that may not start in a share of theirs",
+    "gemlet_node_shares_left_open": "Shares in which a container could start that may not",
     "gemlet_node_shares_not_restored": "Shares that could not be brought back, and are tried again",
 }
 LABELS = ("namespace", "pod", "container", "claim", "uuid")
@@ -47,10 +47,10 @@ def _swap(group: Mapping[str, Any], field: str) -> float:
 
 
 class Counts(NamedTuple):
-    """How many shares of the node are in trouble, in the order of `NODE`."""
+    """How much of the node is in trouble, in the order of `NODE`."""
 
-    withheld: int = 0
-    not_withheld: int = 0
+    refused: int = 0
+    left_open: int = 0
     not_restored: int = 0
 
 

@@ -48,4 +48,5 @@ SOCKET_DIRECTORY = "/run/gemlet"
 MACHINE_DIRECTORY = "/run/gemlet-machine"  # of the simulated machine
 SOCKET_NAME = "gemlet.sock"
 PRELOAD_FILE = "/etc/ld.so.preload"
+START_CHECK = "gemlet-start-check"  # on the node, beside the hook: native/start_check
 SHARE_SUFFIX = ".share"  # of the file beside the hook that names the share's socket: native/hook/link/destination.cpp

@@ -3,9 +3,8 @@
 GaiaGPU's dynamic allocation. An annotation that makes no sense changes nothing, and the pod gets an event that says
 why.
 
-The kubelet has a claim prepared for the first pod that uses it, and tells nobody of the next ones, nor of annotations
-that change. So each pod is checked here, too: while one would leave its share, no container starts in that share. A pod
-may be here before its claim is a share, or is one again: it is checked again then.
+Each pod that uses a claim is checked here: in shares that it would leave, its containers do not start (permits.py). A
+pod may be here before its claim is a share, or is one again: it is checked again then.
 
 An annotation by which the runtime chooses devices counts until the pod is gone (device_choices.py).
 """
@@ -28,12 +27,12 @@ from gemlet.kube.holders import ENDED
 from gemlet.kube.pod_events import MAX_TEXT, error_message
 from gemlet.kube.request import BadRequest, in_force
 from gemlet.kube.share import Pod
-from gemlet.kube.withholding import NotWithheld
 
 if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.book import ShareBook
     from gemlet.kube.device_choices import DeviceChoices
+    from gemlet.kube.permits import Permits
     from gemlet.kube.pod_events import PodEvents
     from gemlet.kube.share import Share
 
@@ -43,19 +42,28 @@ _Step = Callable[[dict[str, Any]], Awaitable[None]]
 _KEPT = ("namespace", "name", "uid", "annotations")  # of a pod's metadata, until it is its turn
 
 RETRY_SECONDS = 2.0
-LIST_SECONDS = 10.0  # for which a claim waits until all pods have been seen
+_ANY = ""  # in the place of the claims of a pod in which they cannot be read
 
 
 class PodFollower:
-    """Applies the annotations of the pods on ``node`` to their shares."""
+    """Applies the annotations of the pods on ``node`` to their shares, and says in which they may start."""
 
-    def __init__(self, api: ApiServer, book: ShareBook, node: str, events: PodEvents, choices: DeviceChoices) -> None:
+    def __init__(
+        self,
+        api: ApiServer,
+        book: ShareBook,
+        node: str,
+        *,
+        events: PodEvents,
+        choices: DeviceChoices,
+        permits: Permits,
+    ) -> None:
+        self.permits = permits
         self._api = api
         self._book = book
         self._node = node
-        self._suspects: dict[str, Pod] = {}  # by uid, those that a claim of theirs could not hold when it is a share
+        self._users: dict[str, tuple[Pod, set[str]]] = {}  # by uid, those with claims, and these by name
         self._choices = choices
-        self._listed = asyncio.Event()  # set while all pods have been seen, and changes are followed
         self._to_do: dict[str, tuple[_Step, dict[str, Any]]] = {}  # by uid of the pod
         self._woken = asyncio.Event()
         self._events = events
@@ -75,17 +83,13 @@ class PodFollower:
             refuse_annotation(name)
         return found
 
-    async def look_again(self, namespace: str) -> None:
-        """Checks the pods that are here already, now that a claim of their namespace is a share. Raises ApiError."""
-        try:
-            async with asyncio.timeout(LIST_SECONDS):
-                await self._listed.wait()
-        except TimeoutError:
-            raise ApiError(
-                "the apiserver has not listed the pods of this node yet", hint="see the agent's log for the reason"
-            ) from None
-        for uid, pod in list(self._suspects.items()):
-            if pod.namespace == namespace:
+    async def look_again(self, namespace: str, claim: str) -> None:
+        """Checks the pods that are here already and use a claim, now that it is a share. Raises ApiError.
+
+        Those that come after this are checked as they come; until then their containers wait.
+        """
+        for uid, (pod, used) in list(self._users.items()):
+            if pod.namespace == namespace and used & {claim, _ANY}:
                 await self._look_at(uid, pod)  # apart: of one, which may be of megabytes, nothing stays for the next
 
     async def _look_at(self, uid: str, pod: Pod) -> None:
@@ -94,9 +98,9 @@ class PodFollower:
         except ApiError as error:
             if not error.gone:
                 raise
-            self._suspects.pop(uid, None)
+            self._forget(uid)
         else:
-            if uid in self._suspects and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
+            if uid in self._users and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
                 await self._check(seen)
 
     async def run(self) -> None:
@@ -107,7 +111,6 @@ class PodFollower:
                 try:
                     await self._follow()
                 except ApiError as error:
-                    self._listed.clear()
                     logger.warning("pods: %s", error)
                     await asyncio.sleep(RETRY_SECONDS)
 
@@ -119,13 +122,9 @@ class PodFollower:
             there.add(pod["metadata"]["uid"])
             await self._look(pod)
             del pod  # it may be of megabytes, as the next
-        for uid in (self._book.pods_denied() | self._suspects.keys() | self._choices.uids()) - there:
+        for uid in (self._users.keys() | self._choices.uids()) - there:
             self._forget(uid)
-        self._listed.set()
-        try:
-            self._book.release_unseen()
-        except OSError as error:
-            logger.warning("shares not given back: %s", error)  # `restore` does it
+        self.permits.keep(there)
         async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=pods.version):
             if kind in ("ADDED", "MODIFIED"):
                 await self._look(pod)
@@ -175,7 +174,7 @@ class PodFollower:
             await self._change(share, seen["metadata"])
 
     async def _check(self, seen: dict[str, Any]) -> None:
-        """Withholds the shares of claims from a pod that they could not hold."""
+        """Says in which shares of claims a pod may start."""
         meta = seen["metadata"]
         if (name := choosing_annotation(seen)) is not None:
             self._choices.add(meta["uid"], name)
@@ -184,28 +183,19 @@ class PodFollower:
             for share in self._book.shares.values()
             if share.claim and share.claim[0] == meta["namespace"]
         }
-        ended = (seen.get("status") or {}).get("phase") in ENDED
-        used = set() if ended else self._used_by(seen, set(ours))
-        self._suspects.pop(meta["uid"], None)
-        if used and self._trouble(seen, used) is not None:
-            self._suspects[meta["uid"]] = _pod(meta)
-        trouble = self._trouble(seen, set(ours)) if used & ours.keys() else None
-        shares = {ours[name] for name in used & ours.keys()} if trouble is not None else set()
-        before = self._book.withheld_from(meta["uid"])
-        failed = [error for share_id in shares if (error := self._withhold(share_id, meta)) is not None]
-        for share_id in before - shares:
-            self._release(share_id, meta["uid"])
-        if trouble is not None and not before:
-            until = str(failed[0]) if failed else "until then no container starts in its share"
-            text = f"{trouble}; {until}"
-            self._events.tell(_pod(meta), text, reason="ShareWithheld")
-
-    def _used_by(self, seen: dict[str, Any], ours: set[str]) -> set[str]:
-        """The claims that a pod uses; where that cannot be read, it may be any of ``ours``, and any other."""
-        try:
-            return claims.used_by(seen)
-        except (LookupError, TypeError, AttributeError):  # `_trouble` says it
-            return {*ours, ""}
+        used = set() if (seen.get("status") or {}).get("phase") in ENDED else _used_by(seen, set(ours))
+        if used:
+            self._users[meta["uid"]] = (_pod(meta), used)
+        else:
+            self._users.pop(meta["uid"], None)
+        shares = {ours[claim] for claim in used & ours.keys()}
+        refusal = self._trouble(seen, set(ours)) if shares else None
+        told = meta["uid"] in self.permits.refused()
+        for share_id in shares:
+            self.permits.say(share_id, meta["uid"], refusal)
+        self.permits.take_back(meta["uid"], but=shares)
+        if refusal is not None and not told:
+            self._events.tell(_pod(meta), f"{refusal}; its containers do not start", reason="ShareRefused")
 
     def _trouble(self, seen: dict[str, Any], ours: set[str]) -> str | None:
         """Why a pod cannot be held to shares, the claims ``ours`` being shares; None if it can.
@@ -223,26 +213,10 @@ class PodFollower:
             return "gemlet: its containers cannot be checked; see the log of this node's gemlet-agent pod"
         return None
 
-    def _withhold(self, share_id: str, meta: dict[str, Any]) -> NotWithheld | None:
-        try:
-            self._book.withhold(share_id, meta["uid"])
-        except NotWithheld as error:  # the agent tries again
-            pod = f"{meta['namespace']}/{meta['name']}"
-            logger.error("share=%s not withheld from pod=%s: %s", share_id, pod, error)
-            return error
-        return None
-
-    def _release(self, share_id: str, uid: str) -> None:
-        try:
-            self._book.release(share_id, uid)
-        except OSError as error:
-            logger.warning("share=%s not given back: %s", share_id, error)  # `restore` does it
-
     def _forget(self, uid: str) -> None:
-        self._suspects.pop(uid, None)
+        self._users.pop(uid, None)
         self._choices.forget(uid)
-        for share_id in self._book.withheld_from(uid):
-            self._release(share_id, uid)
+        self.permits.take_back(uid)
 
     async def _end(self, seen: dict[str, Any]) -> None:
         # Sooner than the reaper: the next pod of that name must not be taken for this one. Claims are unprepared.
@@ -275,6 +249,14 @@ class PodFollower:
         self._complained = {name: told for name, told in self._complained.items() if name in self._book.shares}
         if self._events.tell(_pod(meta), text, reason="ShareNotChanged"):
             self._complained[share.id] = text
+
+
+def _used_by(seen: dict[str, Any], ours: set[str]) -> set[str]:
+    """The claims that a pod uses; where that cannot be read, it may be any of ``ours``, and any other."""
+    try:
+        return claims.used_by(seen)
+    except (LookupError, TypeError, AttributeError):  # `_trouble` says it
+        return {*ours, _ANY}
 
 
 def _pod(meta: dict[str, Any]) -> Pod:

@@ -18,7 +18,7 @@ SCHEMA = 1
 HEADER = ("SHARE", "MEMORY", "HELD", "SWAPPED", "COMPUTE", "LIMIT", "USED", "THROTTLED", "PRIORITY", "GPUS")
 UNKNOWN = "-"
 Usage = dict[str, Any]
-State = Literal["open", "withheld", "not-withheld"]
+State = Literal["open", "withheld"]
 
 
 def usage_by_share(shares: Iterable[Share], status: Mapping[str, Any]) -> dict[str, dict[str, Usage]]:
@@ -45,22 +45,24 @@ def usage_by_share(shares: Iterable[Share], status: Mapping[str, Any]) -> dict[s
     return found
 
 
-def state(*, marked: bool, has_file: bool, of_claim: bool) -> State:
-    """``marked``: no container may start in it. ``has_file``: the container runtime knows it; that of a claim starts
-    no container without."""
-    if not marked:
-        return "withheld" if of_claim and not has_file else "open"
-    return "not-withheld" if has_file else "withheld"
+def state(*, has_file: bool, of_claim: bool) -> State:
+    """``has_file``: the container runtime knows it; that of a claim starts no container without."""
+    return "withheld" if of_claim and not has_file else "open"
 
 
 def document(
-    shares: list[Share], usage: Mapping[str, dict[str, Usage]] | None, states: Mapping[str, State]
+    shares: list[Share],
+    usage: Mapping[str, dict[str, Usage]] | None,
+    states: Mapping[str, State],
+    refused: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
-    """The same for programs. ``usage``: None where the daemon does not answer. ``states``: by share."""
+    """The same for programs. ``usage``: None where the daemon does not answer. By share, ``states``, and why pods are
+    ``refused``, by uid."""
     listed = [
         {
             **msgspec.to_builtins(share),
             "state": states[share.id],
+            "refused": refused.get(share.id, {}),
             "usage": None if usage is None else usage.get(share.id, {}),
         }
         for share in shares

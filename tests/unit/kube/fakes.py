@@ -17,6 +17,7 @@ from gemlet.kube.daemon_link import terms
 from gemlet.kube.device_choices import DeviceChoices
 from gemlet.kube.edits import Host
 from gemlet.kube.inventory import Gpu
+from gemlet.kube.permits import MAY_START, Permits
 from gemlet.kube.pod_events import PodEvents
 from gemlet.kube.pod_resources import Assignments
 from gemlet.kube.pods import PodFollower
@@ -173,17 +174,24 @@ class Node:
         self.cdi = path / "cdi"
         self.shares = path / "shares"
         self.shares.mkdir()
+        self.permits = path / "permits"
         self.daemon = FakeDaemon()
         self.now = 0.0
         self.book = self.restart()
 
     def restart(self) -> ShareBook:
-        host = Host(hook="/var/lib/gemlet/hook/1/libgemhook.so.1", shares=str(self.shares))
+        hook = "/var/lib/gemlet/hook/1/libgemhook.so.1"
+        host = Host(hook=hook, shares=str(self.shares), permits=str(self.permits))
         file = self.path / "checkpoint.json"
         clock = lambda: self.now  # noqa: E731
         self.book = ShareBook(host, daemon=self.daemon, file=file, cdi_directory=self.cdi, clock=clock)
         self.book.gpus = {gpu.uuid: gpu for gpu in GPUS}
         return self.book
+
+    def may_start(self, share_id: str = "claim-u1") -> set[str]:
+        """The uids of the pods whose containers the runtime starts in a share."""
+        files = (self.permits / share_id).glob("*") if cdi.is_there(self.cdi, share_id) else ()
+        return {file.name for file in files if file.read_text() == MAY_START}
 
     def leftovers(self) -> list[str]:
         files = [*self.shares.iterdir(), *(self.cdi.iterdir() if self.cdi.exists() else ())]
@@ -235,12 +243,15 @@ def seen_pod(**given: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "default", "name": "p", "uid": "u", "annotations": notes}, "spec": {}}
 
 
-def follower(api: Any, node: Node, *, listed: bool = True) -> PodFollower:
-    """``listed``: as one that has seen all pods."""
-    made = PodFollower(api, node.book, "n1", PodEvents(api), DeviceChoices(node.path / "choices.json"))
-    if listed:
-        made._listed.set()
-    return made
+def follower(api: Any, node: Node) -> PodFollower:
+    return PodFollower(
+        api,
+        node.book,
+        "n1",
+        events=PodEvents(api),
+        choices=DeviceChoices(node.path / "choices.json"),
+        permits=Permits(node.permits),
+    )
 
 
 def reaper(book: ShareBook, kubelet: Any, api: Any, *, young: float = 0) -> Reaper:

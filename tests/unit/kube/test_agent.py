@@ -11,7 +11,6 @@ from gemlet.daemon import address
 from gemlet.errors import DeviceError
 from gemlet.kube import agent, cdi, checkpoint
 from gemlet.kube.request import Amounts
-from gemlet.kube.withholding import NotWithheld
 from tests.unit.kube import fakes
 
 
@@ -179,7 +178,7 @@ def test_what_could_not_be_written_is_written_when_it_can(run, tmp_path, monkeyp
     assert caplog.text.count("shares: [Errno 28]") == 1
 
 
-def test_what_is_not_withheld_is_tried_again_without_a_daemon_and_counted(run, tmp_path, monkeypatch, caplog):
+def test_what_is_left_open_is_tried_again_without_a_daemon_and_counted(run, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(agent, "RESTORE_SECONDS", 0.01)
     options = agent.AgentOptions(
         node="n1", endpoint=address.explicit(tmp_path), api=None, directory=tmp_path, cdi=tmp_path / "cdi"
@@ -188,33 +187,33 @@ def test_what_is_not_withheld_is_tried_again_without_a_daemon_and_counted(run, t
     one._daemon = one._book._daemon = daemon = fakes.FakeDaemon()
     one._book.gpus = {gpu.uuid: gpu for gpu in fakes.GPUS}
     tasks = one.tasks()
-    (withholding,) = [task for task in tasks if task.__name__ == "_withhold"]
+    (keeping_out,) = [task for task in tasks if task.__name__ == "_keep_out"]
     for other in tasks:
-        if other is not withholding:
+        if other is not keeping_out:
             other.close()
 
     async def figures():
         text = (await one._metrics()).text
-        return [line.split()[1] for line in text.splitlines() if line.startswith("gemlet_node_shares_")]
+        return [line.split()[1] for line in text.splitlines() if line.startswith(("gemlet_node_pods", "gemlet_node_s"))]
 
     async def scenario():
         await one._book.open(fakes.claim_share("u1"))
         await one._book.open(fakes.claim_share("u2"))
-        stuck = fakes.Stuck(options.cdi, monkeypatch)
-        with pytest.raises(NotWithheld):
-            one._book.withhold("claim-u1", "hostile")
-        assert await figures() == ["1.0", "1.0", "0.0"]
+        one._permits.say("claim-u1", "p", None)
+        stuck = fakes.Stuck(tmp_path / "permits" / "claim-u1", monkeypatch)
+        one._permits.say("claim-u1", "p", "is hostile now")
+        assert await figures() == ["2.0", "1.0", "1.0", "0.0"]
         daemon.down = True
-        task = asyncio.create_task(withholding)
+        task = asyncio.create_task(keeping_out)
         while stuck.tries < 4:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         stuck.mended = True
-        while one._book.not_withheld():  # noqa: ASYNC110
+        while one._permits.left_open():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         daemon.down = False
-        assert await figures() == ["1.0", "0.0", "0.0"]
+        assert await figures() == ["2.0", "1.0", "0.0", "0.0"]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     run(scenario())
-    assert caplog.text.count("claim-u1 cannot be withheld") == 1
+    assert caplog.text.count("which pods may start in their shares cannot be written") == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,7 +14,6 @@ from gemlet.errors import DaemonUnreachable, GemletError, Refused
 from gemlet.kube import agent, cdi
 from gemlet.kube.device_plugin import DevicePlugin
 from gemlet.kube.request import Amounts
-from gemlet.kube.withholding import NotWithheld
 from tests.unit.kube import fakes
 
 SMALL = Amounts(memory=fakes.GIB, compute=1, limit=1)
@@ -45,7 +43,7 @@ class TestAGroupThatCannotBeMade:
         assert set(node.daemon.opened) == {"default/u1", "default/u3"}
         assert cdi.share_ids(node.cdi) == {"claim-u1", "claim-u3"}
         assert book.not_restored() == {"claim-u2"}
-        assert (book.withheld(), book.not_withheld()) == ({"claim-u2"}, set())
+        assert (book.not_restored(), book.left_open()) == ({"claim-u2"}, set())
         assert "share=claim-u2 not restored: group default/u2 is refused" in caplog.text
 
     def test_it_is_tried_again_later_each_time_until_it_can_be(self, node, run, caplog):
@@ -70,7 +68,7 @@ class TestAGroupThatCannotBeMade:
         assert tried[-1] == 242
         assert set(node.daemon.opened) == {"default/u1", "default/u2"}
         assert cdi.share_ids(node.cdi) == {"claim-u1", "claim-u2"}
-        assert (book.not_restored(), book.withheld()) == (set(), set())
+        assert book.not_restored() == set()
         assert not book.incomplete(run(node.daemon.shares()))
 
     def test_what_else_is_missing_is_restored_meanwhile(self, node, run):
@@ -118,7 +116,7 @@ class TestAGroupThatCannotBeMade:
         book = node.restart()
         with pytest.raises(DaemonUnreachable):
             run(book.restore())
-        assert (book.not_restored(), book.withheld()) == (set(), set())
+        assert book.not_restored() == set()
         assert cdi.share_ids(node.cdi) == {"claim-u1", "claim-u2"}
 
     def test_what_nobody_foresaw_in_one_share_is_its_own_trouble(self, node, run, caplog):
@@ -149,20 +147,6 @@ class TestAGroupThatCannotBeMade:
         run(book.open(fakes.claim_share("u1", granted=SMALL)))
         assert (book.not_restored(), cdi.share_ids(node.cdi)) == (set(), {"claim-u1"})
 
-    def test_the_end_of_a_pod_that_it_was_withheld_from_does_not_open_it(self, node, run):
-        opened(node, run, "u1")
-        node.daemon.refused.add("default/u1")
-        book = node.restart()
-        node.daemon.opened.clear()
-        book.withhold("claim-u1", "hostile")
-        run(book.restore())
-        book.release("claim-u1", "hostile")
-        assert cdi.share_ids(node.cdi) == set()
-        node.daemon.refused.clear()
-        run(book.restore(at_once=True))
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
-        assert not book.incomplete(run(node.daemon.shares()))
-
     def test_it_stays_taken_and_can_be_closed(self, node, run):
         opened(node, run, "u1", "u2")
         node.daemon.refused.add("default/u1")
@@ -176,24 +160,6 @@ class TestAGroupThatCannotBeMade:
 
 
 class TestFiles:
-    def test_a_file_that_cannot_be_removed_stops_neither_its_group_nor_the_others(self, node, run, monkeypatch):
-        """Who starts in it all the same is held to it."""
-        opened(node, run, "u1", "u2")
-        stuck = fakes.Stuck(node.cdi, monkeypatch)
-        with pytest.raises(NotWithheld):
-            node.book.withhold("claim-u1", "hostile")
-        book = node.restart()
-        node.daemon.opened.clear()
-        run(book.restore())
-        assert set(node.daemon.opened) == {"default/u1", "default/u2"}
-        assert (book.withheld(), book.not_withheld()) == ({"claim-u1"}, {"claim-u1"})
-        assert not book.incomplete(run(node.daemon.shares())), "`withhold_again` is what is left to do"
-        with pytest.raises(NotWithheld):
-            book.withhold_again()
-        stuck.mended = True
-        book.withhold_again()
-        assert cdi.share_ids(node.cdi) == {"claim-u2"}
-
     def test_a_bad_share_whose_file_cannot_be_removed_is_told_of_until_it_is(self, node, run, monkeypatch):
         opened(node, run, "u1")
         node.daemon.refused.add("default/u1")
@@ -201,12 +167,12 @@ class TestFiles:
         book = node.restart()
         node.daemon.opened.clear()
         run(book.restore())
-        assert (book.withheld(), book.not_withheld()) == ({"claim-u1"}, {"claim-u1"})
-        with pytest.raises(NotWithheld, match="claim-u1"):
-            book.withhold_again()
+        assert book.left_open() == {"claim-u1"}
+        with pytest.raises(OSError, match="claim-u1"):
+            book.keep_out()
         stuck.mended = True
-        book.withhold_again()
-        assert book.not_withheld() == set()
+        book.keep_out()
+        assert book.left_open() == set()
         node.daemon.refused.clear()
         run(book.restore(at_once=True))
         assert cdi.share_ids(node.cdi) == {"claim-u1"}
@@ -223,7 +189,7 @@ class TestFiles:
 
         monkeypatch.setattr(cdi, "write", tried)
         run(book.restore())
-        assert (book.not_restored(), book.withheld()) == ({"claim-u1"}, {"claim-u1"})
+        assert book.not_restored() == {"claim-u1"}
         assert set(node.daemon.opened) == {"default/u1", "default/u2"}
         full[0] = False
         node.now += 2
@@ -238,24 +204,6 @@ class TestFiles:
         run(book.restore())
         assert book.not_restored() == {"claim-u1"}
         assert set(node.daemon.opened) == {"default/u2"}
-
-    def test_a_mark_that_cannot_be_looked_at_may_be_there(self, node, run, monkeypatch):
-        """A bad block in one share's directory ended the agent at each start."""
-        opened(node, run, "u1", "u2")
-        stat = Path.stat
-
-        def unreadable(path, **given):
-            if path.parent.name == "claim-u1":
-                raise OSError(5, "Input/output error", str(path))
-            return stat(path, **given)
-
-        monkeypatch.setattr(Path, "stat", unreadable)
-        book = node.restart()
-        assert book.withheld() == {"claim-u1"}
-        run(book.restore())
-        book.incomplete(run(node.daemon.shares()))
-        assert set(node.daemon.opened) == {"default/u1", "default/u2"}
-        assert cdi.share_ids(node.cdi) == {"claim-u2"}
 
     def test_a_file_that_is_nobodys_stops_no_start(self, node, run, monkeypatch, caplog):
         opened(node, run, "u1")
@@ -292,21 +240,6 @@ class TestFiles:
         run(book.restore())
         assert not (node.shares / "slot-1").exists()
         assert not book.incomplete(run(node.daemon.shares()))
-
-    def test_one_file_that_cannot_be_written_keeps_no_other_withheld(self, node, run, monkeypatch):
-        """When the next agent has seen all pods: those after the first that failed stayed withheld."""
-        opened(node, run, "u1", "u2", "u3")
-        for uid in ("u1", "u2", "u3"):
-            node.book.withhold(f"claim-{uid}", "hostile")
-        book = node.restart()
-        run(book.restore())
-        fakes.full_once(monkeypatch)
-        with pytest.raises(OSError, match="No space left"):
-            book.release_unseen()
-        assert len(cdi.share_ids(node.cdi)) == 2
-        assert book.incomplete(run(node.daemon.shares()))
-        run(book.restore())
-        assert len(cdi.share_ids(node.cdi)) == 3
 
 
 class TestSlots:
@@ -378,7 +311,7 @@ class TestAgent:
             one._looked.set()
             wanted = {}
             for task in one.tasks():
-                if task.__name__ in ("_restore", "_withhold"):
+                if task.__name__ in ("_restore", "_keep_out"):
                     wanted[task.__name__] = task
                 else:
                     task.close()
@@ -413,8 +346,7 @@ class TestAgent:
             assert one._gpus.withheld == {f"{fakes.FIRST}::0"}
             text = (await one._metrics()).text
             assert "gemlet_node_shares_not_restored 2.0" in text
-            assert "gemlet_node_shares_withheld 2.0" in text
-            assert "gemlet_node_shares_not_withheld 0.0" in text
+            assert "gemlet_node_shares_left_open 0.0" in text
             node.daemon.refused.clear()
             await one._book.change(slot)  # as the kubelet's next try to start it
             while one._gpus.withheld:  # noqa: ASYNC110
@@ -426,15 +358,14 @@ class TestAgent:
     def test_one_file_that_cannot_be_removed_stops_no_node(self, node, run, started, monkeypatch):
         opened(node, run, "u1", "u2")
         fakes.Stuck(node.cdi, monkeypatch)
-        with pytest.raises(NotWithheld):
-            node.book.withhold("claim-u1", "hostile")
+        node.daemon.refused.add("default/u1")
         cdi.path_of(node.cdi, "claim-u0").write_text("{}")
         node.daemon.opened.clear()
 
         async def then(one):
-            assert set(node.daemon.opened) == {"default/u1", "default/u2"}
+            assert set(node.daemon.opened) == {"default/u2"}
             with pytest.raises(GemletError):
                 await one._book.open(one._book.shares["claim-u1"])
-            assert "gemlet_node_shares_not_withheld 1.0" in (await one._metrics()).text
+            assert "gemlet_node_shares_left_open 1.0" in (await one._metrics()).text
 
         self.served(started, run, then)

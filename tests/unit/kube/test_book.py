@@ -12,7 +12,6 @@ from gemlet.errors import DaemonUnreachable, Refused
 from gemlet.kube import book as book_module
 from gemlet.kube import cdi, checkpoint
 from gemlet.kube.book import NoRoom
-from gemlet.kube.withholding import NotWithheld
 from tests.unit.kube import fakes
 
 FIRST, SECOND = fakes.FIRST, fakes.SECOND
@@ -322,75 +321,6 @@ def test_a_change_that_could_not_be_written_is_written_at_the_next_try(node, run
 
 class TestFilesThatCannotBeRemoved:
     """A container runtime starts a container in a share by the share's file, whatever the agent knows."""
-
-    def test_what_is_withheld_in_vain_is_tried_again_until_it_is_withheld(self, node, run, monkeypatch):
-        run(node.book.open(fakes.claim_share()))
-        stuck = fakes.Stuck(node.cdi, monkeypatch)
-        with pytest.raises(NotWithheld, match=r"claim-u1 cannot be withheld .*Read-only file system") as caught:
-            node.book.withhold("claim-u1", "hostile")
-        assert str(node.cdi) in caught.value.hint
-        for agent in (node.book, node.restart()):
-            run(agent.restore())  # which is told of by `not_withheld`, and keeps nothing else back
-            assert (agent.withheld(), agent.not_withheld()) == ({"claim-u1"}, {"claim-u1"})
-            with pytest.raises(NotWithheld):
-                agent.withhold_again()
-        stuck.mended = True
-        node.book.withhold_again()
-        assert cdi.share_ids(node.cdi) == set()
-        assert (node.book.withheld(), node.book.not_withheld()) == ({"claim-u1"}, set())
-        assert not node.book.incomplete(run(node.daemon.shares()))
-
-    def test_it_is_tried_again_without_a_daemon(self, node, run, monkeypatch):
-        for uid in ("u1", "u2"):
-            run(node.book.open(fakes.claim_share(uid)))
-        stuck = fakes.Stuck(node.cdi, monkeypatch)
-        for uid in ("u1", "u2"):
-            with pytest.raises(NotWithheld):
-                node.book.withhold(f"claim-{uid}", "hostile")
-        node.daemon.down = True
-        with pytest.raises(NotWithheld):
-            node.book.withhold_again()
-        assert stuck.tries == 4, "one that fails keeps no other"
-        stuck.mended = True
-        node.book.withhold_again()
-        assert cdi.share_ids(node.cdi) == set()
-
-    def test_a_mark_that_could_not_be_made_is_made(self, node, run):
-        """The next agent would give the share out again before it had seen the pod."""
-        run(node.book.open(fakes.claim_share()))
-        shutil.rmtree(node.shares / "claim-u1")
-        with pytest.raises(NotWithheld, match="No such file"):
-            node.book.withhold("claim-u1", "hostile")
-        assert cdi.share_ids(node.cdi) == set(), "the file has gone all the same"
-        assert node.book.incomplete(run(node.daemon.shares()))
-        run(node.book.restore())
-        assert node.book.not_withheld() == set()
-        run(node.restart().restore())
-        assert cdi.share_ids(node.cdi) == set()
-
-    def test_a_claim_is_not_given_again_before_it_is_withheld(self, node, run, monkeypatch):
-        run(node.book.open(fakes.claim_share()))
-        stuck = fakes.Stuck(node.cdi, monkeypatch)
-        with pytest.raises(NotWithheld):
-            node.book.withhold("claim-u1", "hostile")
-        with pytest.raises(NotWithheld):
-            run(node.book.open(fakes.claim_share()))
-        node.book.release("claim-u1", "hostile")
-        assert run(node.book.open(fakes.claim_share())).id == "claim-u1", "the pod for which it was withheld has gone"
-        assert not stuck.mended
-
-    def test_a_mark_that_could_not_be_removed_is_removed(self, node, run, monkeypatch):
-        """The next agent would withhold the share from the pods that wait for it."""
-        run(node.book.open(fakes.claim_share()))
-        node.book.withhold("claim-u1", "hostile")
-        stuck = fakes.Stuck(node.shares / "claim-u1", monkeypatch)
-        with pytest.raises(OSError, match="Read-only"):
-            node.book.release("claim-u1", "hostile")
-        assert node.book.incomplete(run(node.daemon.shares()))
-        stuck.mended = True
-        run(node.book.restore())
-        assert not node.book.incomplete(run(node.daemon.shares()))
-        assert (node.restart().withheld(), cdi.share_ids(node.cdi)) == (set(), {"claim-u1"})
 
     def test_what_cannot_be_closed_is_not_given_to_others(self, node, run, monkeypatch):
         run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(compute=60))))

@@ -11,7 +11,7 @@ from gemlet.cli import kube, main
 from gemlet.cli.kube import command
 from gemlet.errors import GemletError
 from gemlet.kube import cdi, shares_table
-from gemlet.kube.withholding import NotWithheld
+from gemlet.kube.permits import Permits
 from tests.unit.kube import fakes
 
 
@@ -57,19 +57,15 @@ def test_shares_are_listed_by_pod(node, run, tmp_path):
     assert document["shares"][0]["usage"] is None
 
 
-def test_a_share_that_containers_start_in_though_it_is_withheld_is_named(node, run, monkeypatch):
-    for uid in ("u1", "u2", "u3"):
-        run(node.book.open(fakes.claim_share(uid, group=f"default/{uid}")))
-    node.book.withhold("claim-u2", "hostile")
-    fakes.Stuck(node.cdi, monkeypatch)
-    with pytest.raises(NotWithheld):
-        node.book.withhold("claim-u3", "hostile")
-    where = ["shares", "--directory", str(node.path), "--cdi-directory", str(node.cdi), "-o", "json"]
-    result = CliRunner().invoke(command, where)
-    states = [share["state"] for share in json.loads(result.stdout)["shares"]]
-    assert states == ["open", "withheld", "not-withheld"]
-    assert "error: share default/u3 is withheld, but containers still start" in result.stderr
-    assert "default/u2" not in result.stderr
+def test_pods_that_may_not_start_in_a_share_are_listed_with_the_reason(node, run):
+    run(node.book.open(fakes.claim_share("u1")))
+    permits = Permits(node.permits)
+    permits.say("claim-u1", "good", None)
+    permits.say("claim-u1", "hostile", "env[LD_PRELOAD]: would let the program escape")
+    (share,) = json.loads(CliRunner().invoke(command, ["shares", "--directory", str(node.path), "-o", "json"]).output)[
+        "shares"
+    ]
+    assert share["refused"] == {"hostile": "env[LD_PRELOAD]: would let the program escape"}
 
 
 def test_the_share_of_a_claim_without_its_file_is_withheld(node, run):

@@ -63,8 +63,8 @@ class Setup:
         self.api = fakes.FakeApi()
         self.looked, self.unseen = [], None
 
-    async def look_again(self, namespace):
-        self.looked.append((namespace, set(self.node.book.shares)))
+    async def look_again(self, namespace, claim):
+        self.looked.append((namespace, claim, set(self.node.book.shares)))
         if self.unseen is not None:
             raise self.unseen
 
@@ -164,6 +164,12 @@ async def test_a_claim_from_prepare_to_unprepare(setup, kubelet):
     assert list(device.cdi_device_ids) == ["k8s.gemlet.dev/share=claim-u1-gpu-0"]
     content = json.loads(cdi.path_of(setup.node.cdi, "claim-u1").read_text())
     assert f"NVIDIA_VISIBLE_DEVICES={fakes.FIRST}" in content["containerEdits"]["env"]
+    (check,) = content["containerEdits"]["hooks"]
+    assert check == {
+        "hookName": "createRuntime",
+        "path": "/var/lib/gemlet/hook/1/gemlet-start-check",
+        "args": ["gemlet-start-check", f"{setup.node.permits}/claim-u1"],
+    }
     assert setup.node.daemon.opened["default/u1"][0] == fakes.amounts(16, 25)
     assert (await kubelet.prepare(("u1", "u1")))["u1"] == first, "preparing twice is preparing once"
     for _ in range(2):
@@ -292,6 +298,20 @@ async def test_a_container_that_would_leave_its_share_is_refused(setup, kubelet)
 
 
 @scenario
+async def test_a_claim_is_prepared_for_those_of_its_pods_that_stay_in_their_share(setup, kubelet):
+    """One that would leave it kept all others from starting, too. By whose annotations the share is changed, may not be
+    up to that one."""
+    setup.put(allocated("u1", pods=("hostile", "gone", "good")))
+    hostile = named(pod("u1"), "hostile")
+    hostile["spec"]["containers"][0]["env"] = [{"name": "LD_PRELOAD", "value": "x.so"}]
+    setup.api.objects["/api/v1/namespaces/default/pods/hostile"] = hostile
+    del setup.api.objects["/api/v1/namespaces/default/pods/gone"]
+    assert (await kubelet.prepare(("u1", "u1")))["u1"].error == ""
+    share = setup.node.book.shares["claim-u1"].pod
+    assert (share.name, share.container) == ("good", "c")
+
+
+@scenario
 async def test_a_claim_is_not_prepared_for_a_pod_by_what_another_of_its_name_says(setup, kubelet):
     """The one before, whose specification nobody may ask for any more, would have started in the share."""
     setup.put(allocated("u1"))
@@ -307,7 +327,7 @@ async def test_pods_that_are_here_already_are_looked_at_before_the_kubelet_hears
     assert "no answer" in (await kubelet.prepare(("u1", "u1")))["u1"].error
     setup.unseen = None
     assert not (await kubelet.prepare(("u1", "u1")))["u1"].error
-    assert setup.looked == 2 * [("default", {"claim-u1"})]
+    assert setup.looked == 2 * [("default", "u1", {"claim-u1"})]
 
 
 @scenario

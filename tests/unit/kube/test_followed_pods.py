@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from gemlet.errors import GemletError
-from gemlet.kube import cdi
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_choices import DeviceChoices
 from gemlet.kube.escape import check_counted
+from gemlet.kube.permits import refusals
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 
@@ -108,66 +108,56 @@ class TestFollower:
         follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
         run(applied(follower, claiming_pod("odd", "u1", env=[{"nameless": 1}])))
-        assert cdi.share_ids(node.cdi) == set()
+        assert node.may_start() == set()
         assert "cannot be checked" in api.created[0][1]["message"]
-        follower._forget("odd")
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
-        odd = claiming_pod("odd", "u1", privileged=True)
+        odd = claiming_pod("odder", "u1", privileged=True)
         odd["spec"]["initContainers"] = [{"name": "i", "resources": {"claims": [{}]}}]
         run(applied(follower, odd))
-        assert cdi.share_ids(node.cdi) == set(), "what it uses cannot even be read"
+        assert node.may_start() == set(), "what it uses cannot even be read"
+        assert follower.permits.refused() == {"odd", "odder"}
 
-    def test_no_container_starts_in_a_share_that_a_later_pod_would_leave(self, node, run):
+    def test_a_pod_that_would_leave_its_share_does_not_start_in_it_and_others_do(self, node, run):
         """The kubelet has a claim prepared once, and says nothing of the pods that come to use it."""
         api = fakes.FollowedApi()
         follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
-        run(node.book.open(fakes.claim_share("u2")))
         run(applied(follower, claiming_pod("good", "u1")))
-        assert len(cdi.share_ids(node.cdi)) == 2
         hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
         for _ in range(2):
             run(applied(follower, hostile))
-            assert cdi.share_ids(node.cdi) == {"claim-u2"}
+            assert node.may_start() == {"good"}
         ((_, event),) = api.created
-        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
+        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareRefused")
         assert "env[LD_PRELOAD]" in event["message"]
-        assert not node.book.incomplete(run(node.daemon.shares())), "it is not put back"
-        run(node.book.restore())
-        run(node.book.open(fakes.claim_share("u1")))
-        assert cdi.share_ids(node.cdi) == {"claim-u2"}
+        assert "env[LD_PRELOAD]" in refusals(node.permits, "claim-u1")["hostile"], "which the runtime shows"
+        assert not node.book.incomplete(run(node.daemon.shares()))
         run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
-        assert len(cdi.share_ids(node.cdi)) == 2
+        assert follower.permits.refused() == set()
         changed = claiming_pod("good", "u1")
         changed["metadata"]["annotations"] = {"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}
         run(applied(follower, changed))
-        assert cdi.share_ids(node.cdi) == {"claim-u2"}
-        run(node.book.close("claim-u1"))
-        run(node.book.open(fakes.claim_share("u1")))
-        assert len(cdi.share_ids(node.cdi)) == 2, "what is closed is forgotten"
+        assert node.may_start() == set()
 
-    def test_a_share_is_withheld_from_pods_among_the_host_s_processes_but_for_simulated_gpus(self, node, run):
+    def test_a_pod_starts_in_no_share_that_it_does_not_use(self, node, run):
+        follower = fakes.follower(fakes.FollowedApi(), node)
+        for uid in ("u1", "u2"):
+            run(node.book.open(fakes.claim_share(uid)))
+        run(applied(follower, claiming_pod("p", "u1")))
+        assert (node.may_start("claim-u1"), node.may_start("claim-u2")) == ({"p"}, set())
+        run(applied(follower, claiming_pod("p", "u2")))
+        assert (node.may_start("claim-u1"), node.may_start("claim-u2")) == (set(), {"p"})
+
+    def test_a_pod_among_the_host_s_processes_starts_in_no_share_but_of_simulated_gpus(self, node, run):
         """By /proc/PID/root a container's root reaches the files of all others, their shares' sockets among them."""
         follower = fakes.follower(fakes.FollowedApi(), node)
         run(node.book.open(fakes.claim_share("u1")))
         seen = claiming_pod("curious", "u1")
         seen["spec"]["hostPID"] = True
         run(applied(follower, seen))
-        assert node.book.withheld() == {"claim-u1"}
+        assert node.may_start() == set()
         node.book.host = dataclasses.replace(node.book.host, access="simulated")
         run(applied(follower, seen))
-        assert node.book.withheld() == set()
-
-    def test_a_share_that_cannot_be_withheld_is_not_said_to_be(self, node, run, monkeypatch, caplog):
-        api = fakes.FollowedApi()
-        run(node.book.open(fakes.claim_share("u1")))
-        fakes.Stuck(node.cdi, monkeypatch)
-        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
-        run(applied(fakes.follower(api, node), hostile))
-        ((_, event),) = api.created
-        assert "no container starts" not in event["message"]
-        assert "claim-u1 cannot be withheld from new containers" in event["message"]
-        assert "share=claim-u1 not withheld from pod=default/hostile" in caplog.text
+        assert node.may_start() == {"curious"}
 
     def test_a_pod_that_was_there_before_its_claim_was_a_share_is_checked(self, node, run):
         """It may name its node itself, or come with the pod for which the claim is prepared; the kubelet starts it in
@@ -180,37 +170,48 @@ class TestFollower:
             api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
             run(applied(follower, pod))
         run(node.book.open(fakes.claim_share("u1")))
-        run(follower.look_again("elsewhere"))
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
-        run(follower.look_again("default"))
-        assert cdi.share_ids(node.cdi) == set()
+        run(follower.look_again("elsewhere", "u1"))
+        assert node.may_start() == set(), "nothing was said of it"
+        run(follower.look_again("default", "u1"))
+        assert node.may_start() == {"good"}
         run(follower._events.make())
         ((_, event),) = api.created
-        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareWithheld")
-        assert follower._suspects.keys() == {"hostile", "other"}, "each claim may become a share, or become one again"
-        del api.objects["/api/v1/namespaces/default/pods/other"]
-        run(follower.look_again("default"))
-        assert follower._suspects.keys() == {"hostile"}
-        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
-        assert not follower._suspects
+        assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareRefused")
+        del api.objects["/api/v1/namespaces/default/pods/good"]
+        run(follower.look_again("default", "u1"))
+        assert node.may_start() == set()
 
-    @pytest.mark.parametrize("odd", [{"env": [{"name": "LD_PRELOAD", "value": ""}]}, {"resources": {"claims": [{}]}}])
-    @pytest.mark.parametrize("before", [True, False])
-    def test_a_pod_is_checked_again_when_its_claim_is_a_share_again(self, node, run, odd, before):
-        """Closing a share ends what it is withheld for, and a pod that names its node itself stays there meanwhile."""
+    def test_a_container_of_two_shares_starts_in_neither(self, node, run):
+        """The second may become a share after the first has been prepared."""
         api = fakes.FollowedApi()
         follower = fakes.follower(api, node)
-        hostile = claiming_pod("hostile", "u1", **odd)
-        api.objects["/api/v1/namespaces/default/pods/hostile"] = hostile
-        if before:
-            run(applied(follower, hostile))
+        both = claiming_pod("both", "u1")
+        both["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": "u2"})
+        both["spec"]["containers"][0]["resources"]["claims"].append({"name": "more"})
+        api.objects["/api/v1/namespaces/default/pods/both"] = both
+        run(applied(follower, both))
+        for uid, may in (("u1", {"both"}), ("u2", set())):
+            run(node.book.open(fakes.claim_share(uid)))
+            run(follower.look_again("default", uid))
+            assert node.may_start() == may
+        assert node.may_start("claim-u2") == set()
+
+    @pytest.mark.parametrize("odd", [{"env": [{"name": "LD_PRELOAD", "value": ""}]}, {"resources": {"claims": [{}]}}])
+    def test_a_pod_is_checked_again_when_its_claim_is_a_share_again(self, node, run, odd):
+        """A pod that names its node itself stays there meanwhile."""
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        hostile, good = claiming_pod("hostile", "u1", **odd), claiming_pod("good", "u1")
+        for pod in (hostile, good):
+            api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
+            run(applied(follower, pod))
         for _ in range(3):
             run(node.book.open(fakes.claim_share("u1")))
-            run(follower.look_again("default") if before else applied(follower, hostile))
-            assert cdi.share_ids(node.cdi) == set()
+            run(follower.look_again("default", "u1"))
+            assert node.may_start() == {"good"}
             run(node.book.close("claim-u1"))
-            before = True
+            follower.permits.enforce(node.book.shares)
+            assert list(node.permits.iterdir()) == []
 
     def test_an_annotation_that_chooses_devices_counts_until_its_pod_is_gone(self, node, run):
         """A runtime's plugin goes by what the pod had when its sandbox was made, and the sandbox stays when a container
@@ -225,13 +226,13 @@ class TestFollower:
             pod["spec"]["nodeName"] = "n1"
             api.objects[where.path] = pod
             run(applied(follower, pod))
-            assert cdi.share_ids(node.cdi) == set()
+            assert node.may_start() == set()
             with pytest.raises(GemletError, match="chooses devices by the runtime"):  # of slots and units
                 run(follower.seen(where)) if pod is clean else check_counted(pod, "c")
         run(node.book.close("claim-u1"))
         run(node.book.open(fakes.claim_share("u1")))
-        run(follower.look_again("default"))
-        assert cdi.share_ids(node.cdi) == set()
+        run(follower.look_again("default", "u1"))
+        assert node.may_start() == set()
         node.restart()
         run(node.book.restore())
         follower = fakes.follower(api, node)
@@ -239,10 +240,11 @@ class TestFollower:
             run(follower.seen(where))
         api.objects["/api/v1/pods"] = {"items": [clean]}
         run(follower._follow())
-        assert cdi.share_ids(node.cdi) == set()
+        assert node.may_start() == set()
+        assert refusals(node.permits, "claim-u1").keys() == {"p"}
         api.objects["/api/v1/pods"] = {"items": []}
         run(follower._follow())
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        assert refusals(node.permits, "claim-u1") == {}
         assert run(follower.seen(where)) == clean
 
     @pytest.mark.parametrize("content", ["", "[1]", '{"u":'])
@@ -258,44 +260,6 @@ class TestFollower:
         assert "cannot be read" in caplog.text
         assert "not written" in caplog.text
 
-    def test_no_claim_is_prepared_before_all_pods_have_been_seen(self, node, run, monkeypatch):
-        """An agent that had just started, or lost its watch, knew of none that it had to check again."""
-        api, lost = fakes.FollowedApi(), asyncio.Event()
-        hostile = claiming_pod("hostile", "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
-        api.objects["/api/v1/namespaces/default/pods/hostile"] = hostile
-        follower = fakes.follower(api, node, listed=False)
-
-        async def watch(path, **query):
-            await lost.wait()
-            raise ApiError("too old", status=410)
-            yield
-
-        async def refused():
-            monkeypatch.setattr("gemlet.kube.pods.LIST_SECONDS", 0.0)
-            with pytest.raises(ApiError, match="not listed the pods"):
-                await follower.look_again("default")
-
-        async def scenario():
-            await node.book.open(fakes.claim_share("u1"))
-            await refused()
-            monkeypatch.setattr("gemlet.kube.pods.LIST_SECONDS", 100.0)
-            prepared = asyncio.create_task(follower.look_again("default"))
-            await asyncio.sleep(0)
-            assert not prepared.done()
-            api.objects["/api/v1/pods"] = {"items": [hostile]}
-            task = asyncio.create_task(follower.run())
-            await prepared
-            assert cdi.share_ids(node.cdi) == set()
-            lost.set()
-            while follower._listed.is_set():  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await refused()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        api.watch = watch
-        run(scenario())
-
     @pytest.mark.parametrize("step", ["_end", "_apply"])
     def test_what_is_late_of_a_pod_is_not_done_to_the_next_of_its_name(self, node, run, step):
         """An end waits for those before it, and for a daemon: the share of the next pod was closed."""
@@ -306,20 +270,19 @@ class TestFollower:
         run(getattr(follower, step)(fakes.seen_pod(compute_limit="80")))
         assert node.daemon.opened == before
 
-    def test_a_pod_that_ends_while_it_is_looked_at_withholds_nothing(self, node, run):
+    def test_a_pod_that_ends_while_it_is_looked_at_leaves_nothing(self, node, run):
         api = fakes.FollowedApi()
         follower = fakes.follower(api, node)
-        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
-        run(applied(follower, hostile))
+        run(applied(follower, claiming_pod("p", "u1")))
         run(node.book.open(fakes.claim_share("u1")))
 
         async def late(path, **query):
-            follower._forget("hostile")
-            return hostile
+            follower._forget("p")
+            return claiming_pod("p", "u1")
 
         api.get = late
-        run(follower.look_again("default"))
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        run(follower.look_again("default", "u1"))
+        assert node.may_start() == set()
 
     def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
         follower = fakes.follower(fakes.FollowedApi(), node)
@@ -330,19 +293,18 @@ class TestFollower:
 
         follower._api.get = down
         with pytest.raises(ApiError, match="no answer"):
-            run(follower.look_again("default"))
+            run(follower.look_again("default", "u1"))
 
     def test_a_pod_that_changes_without_end_does_not_hold_up_the_look_at_others(self, node, run):
-        """Each change is one of the daemon's and of the disk's; meanwhile a container started in a share that should
-        have been withheld. A pod's end waits for its programs."""
-        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        """Each change is one of the daemon's and of the disk's, and a pod's end waits for its programs; meanwhile the
+        containers of others wait to be started."""
 
         class Changing(fakes.FollowedApi):
             async def watch(self, path, **query):
                 for limit in range(30, 90):
                     yield "MODIFIED", fakes.seen_pod(compute_limit=str(limit))
-                yield "ADDED", hostile
-                withheld.set()
+                yield "ADDED", claiming_pod("good", "u1")
+                looked.set()
                 go_on.set()
                 await applied_last.wait()
                 yield "DELETED", fakes.seen_pod()
@@ -363,33 +325,30 @@ class TestFollower:
             await node.book.open(fakes.claim_share("u1"))
             node.daemon.open = slow
             task = asyncio.create_task(fakes.follower(api, node).run())
-            await withheld.wait()
-            assert cdi.share_ids(node.cdi) == set()
+            await looked.wait()
+            assert node.may_start() == {"good"}
             while "claim-s0" in node.book.shares:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             assert len(limits) <= 2, "what is not the last is not made"
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-        withheld, go_on, applied_last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        looked, go_on, applied_last = asyncio.Event(), asyncio.Event(), asyncio.Event()
         run(scenario())
 
-    def test_countless_pods_of_a_namespace_do_not_hold_up_the_look_at_others(self, node, run):
-        """While an event is made of each, a container starts in a share that should have been withheld."""
+    def test_countless_pods_of_a_namespace_make_few_events(self, node, run):
         api = fakes.FollowedApi()
         follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
         for number in range(200):
             run(applied(follower, claiming_pod(f"p{number}", "u1", securityContext={"privileged": True})))
-        assert len(api.created) <= 30
-        for number in range(200):
-            assert cdi.share_ids(node.cdi) == set()
-            run(applied(follower, claiming_pod(f"p{number}", "u1")))
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        assert 0 < len(api.created) <= 30
+        run(applied(follower, claiming_pod("good", "u1")))
+        assert node.may_start() == {"good"}
 
     def test_an_event_that_takes_its_time_does_not_hold_up_the_look_at_others(self, node, run):
         """It waited behind all that the kubelet had asked for about its namespace: with pods of megabytes each event
-        took half a minute, and meanwhile a container started in a share that should have been withheld."""
+        took half a minute, and meanwhile the containers of others wait to be started."""
 
         class Waiting(fakes.FollowedApi):
             async def create(self, path, body):
@@ -399,6 +358,7 @@ class TestFollower:
                 for uid in ("u1", "u2"):
                     yield "ADDED", claiming_pod(f"hostile-{uid}", uid, securityContext={"privileged": True})
                     yield "MODIFIED", fakes.seen_pod(compute_limit=uid)
+                    yield "ADDED", claiming_pod(f"good-{uid}", uid)
                 yield "MODIFIED", fakes.seen_pod(compute_limit="90")
                 await asyncio.Event().wait()
 
@@ -410,50 +370,32 @@ class TestFollower:
                 await node.book.open(fakes.claim_share(uid))
             follower = fakes.follower(api, node)
             tasks = [asyncio.create_task(each.run()) for each in (follower, follower._events)]
-            while cdi.share_ids(node.cdi) or node.book.shares["claim-s0"].amounts.limit != 90:  # noqa: ASYNC110
+            while not node.may_start("claim-u2") or node.book.shares["claim-s0"].amounts.limit != 90:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
+            assert follower.permits.refused() == {"hostile-u1", "hostile-u2"}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
         run(scenario())
 
-    def test_what_is_withheld_stays_so_when_the_agent_restarts(self, node, run):
-        """The next agent wrote the file before it had seen the pods, and a container that waited for it started."""
-        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
-        for uid in ("u1", "u2"):
-            run(node.book.open(fakes.claim_share(uid)))
-        run(applied(fakes.follower(fakes.FollowedApi(), node), hostile))
-        for pods, files in (([hostile], {"claim-u2"}), ([], {"claim-u1", "claim-u2"})):
-            node.restart()
-            run(node.book.restore())
-            assert cdi.share_ids(node.cdi) == {"claim-u2"}
-            assert not node.book.incomplete(run(node.daemon.shares()))
-            api = fakes.FollowedApi()
-            api.objects["/api/v1/pods"] = {"items": pods}
-            run(fakes.follower(api, node)._follow())
-            assert cdi.share_ids(node.cdi) == files
+    def test_what_was_decided_stays_so_until_the_next_agent_has_looked(self, node, run):
+        """A container that restarts meanwhile starts if its pod may; what nobody has looked at does not."""
+        hostile, good = claiming_pod("hostile", "u1", securityContext={"privileged": True}), claiming_pod("good", "u1")
+        run(node.book.open(fakes.claim_share("u1")))
+        follower = fakes.follower(fakes.FollowedApi(), node)
+        for pod in (hostile, good):
+            run(applied(follower, pod))
         node.restart()
         run(node.book.restore())
-        assert len(cdi.share_ids(node.cdi)) == 2, "nothing of it is left"
-
-    def test_one_file_that_cannot_be_written_keeps_no_other_share_back(self, node, run, monkeypatch):
-        """The first that failed left all others withheld for as long as the agent ran."""
-        follower = fakes.follower(fakes.FollowedApi(), node)
-        claims_of = {"u1", "u2", "u3"}
-        for uid in claims_of:
-            run(node.book.open(fakes.claim_share(uid)))
-        hostile = claiming_pod("hostile", "u1")
-        hostile["spec"]["resourceClaims"] = [{"name": uid, "resourceClaimName": uid} for uid in claims_of]
-        hostile["spec"]["containers"][0]["resources"] = {"claims": [{"name": uid} for uid in claims_of]}
-        run(applied(follower, hostile))
-        assert cdi.share_ids(node.cdi) == set()
-        fakes.full_once(monkeypatch)
-        run(applied(follower, hostile | {"status": {"phase": "Failed"}}))
-        assert len(cdi.share_ids(node.cdi)) == 2
-        assert node.book.incomplete(run(node.daemon.shares()))
-        run(node.book.restore())
-        assert len(cdi.share_ids(node.cdi)) == 3
+        assert node.may_start() == {"good"}
+        api = fakes.FollowedApi()
+        api.objects["/api/v1/pods"] = {"items": [hostile, claiming_pod("next", "u1")]}
+        follower = fakes.follower(api, node)
+        run(follower._follow())
+        follower.permits.enforce(node.book.shares)
+        assert node.may_start() == {"next"}
+        assert refusals(node.permits, "claim-u1").keys() == {"hostile"}
 
     def test_a_pod_of_another_node_is_not_the_one_that_starts_here(self, node, run):
         """The kubelet names the pod whose container starts, and another of that name may be there meanwhile."""
@@ -469,36 +411,35 @@ class TestFollower:
             with pytest.raises(GemletError, match=f"one of {where or 'no node'} now"):
                 run(follower.seen(Pod(namespace="default", name="p")))
 
-    def test_a_pod_that_went_unseen_withholds_nothing(self, node, run):
+    def test_a_pod_that_went_unseen_leaves_nothing(self, node, run):
         class Listing(fakes.FollowedApi):
             async def watch(self, path, **query):
-                yield "ADDED", claiming_pod("hostile", "u1", securityContext={"privileged": True})
-                seen.append(cdi.share_ids(node.cdi))
-                yield "DELETED", claiming_pod("hostile", "u1")
-                seen.append(cdi.share_ids(node.cdi))
-                yield "ADDED", claiming_pod("again", "u1", securityContext={"privileged": True})
+                yield "ADDED", claiming_pod("one", "u1")
+                seen.append(node.may_start())
+                yield "DELETED", claiming_pod("one", "u1")
+                seen.append(node.may_start())
+                yield "ADDED", claiming_pod("again", "u1")
 
         api, seen = Listing(), []
         api.objects["/api/v1/pods"] = {"items": []}
         follower = fakes.follower(api, node)
         run(node.book.open(fakes.claim_share("u1")))
         run(follower._follow())
-        assert seen == [set(), {"claim-u1"}]
-        assert cdi.share_ids(node.cdi) == set()
+        assert seen == [{"one"}, set()]
+        assert node.may_start() == {"again"}
         api.watch = fakes.FakeApi.watch.__get__(api)
         run(follower._follow())
-        assert cdi.share_ids(node.cdi) == {"claim-u1"}
+        assert node.may_start() == set()
 
     def test_a_pod_of_nonsense_does_not_end_the_agent(self, node, run, caplog):
         api = fakes.FollowedApi()
         odd = claiming_pod("odd", "u1")
         odd["spec"]["containers"] = [{"name": None, "resources": 5}]
-        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
-        api.objects["/api/v1/pods"] = {"items": [odd, hostile]}
+        api.objects["/api/v1/pods"] = {"items": [odd, claiming_pod("good", "u1")]}
         run(node.book.open(fakes.claim_share("u1")))
         run(fakes.follower(api, node)._follow())
         assert "pod=default/odd" in caplog.text
-        assert cdi.share_ids(node.cdi) == set(), "the next one is heeded"
+        assert node.may_start() == {"good"}, "the next one is heeded"
 
     def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
         follower = fakes.follower(fakes.FollowedApi(), node)

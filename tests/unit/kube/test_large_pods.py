@@ -98,7 +98,7 @@ def test_while_a_claim_is_prepared(node, api, run):
             seen = claiming_pod(name, "u1", env=[{"name": "LD_PRELOAD", "value": ""}])
             api.made[f"/api/v1/namespaces/default/pods/{name}"] = seen
             await follower._check(seen)
-        api.objects[claim_path("default", "u1")] = allocated("u1", pods=("p", "q"))
+        api.objects[claim_path("default", "u1")] = allocated("u1", pods=("hostile", "p", "q"))
         for name in ("p", "q"):
             api.made[f"/api/v1/namespaces/default/pods/{name}"] = claiming_pod(name, "u1")
         driver = DraDriver(node.book, gpus, api, pool="n1", look_again=follower.look_again)
@@ -106,7 +106,7 @@ def test_while_a_claim_is_prepared(node, api, run):
         return await driver.NodePrepareResources(messages.NodePrepareResourcesRequest(claims=[claim]))
 
     assert run(scenario()).claims["u1"].error == ""
-    assert len(api.there) == 6, "a claim, two pods, the daemon, two pods more"
+    assert len(api.there) == 6, "a claim, a pod that is refused and one that is not, the daemon, two pods more"
     assert not any(api.there)
 
 

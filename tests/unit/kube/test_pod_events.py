@@ -28,7 +28,7 @@ class BusyApi(fakes.FollowedApi):
 
 
 def tell(events, name, *, namespace="default", **given):
-    return events.tell(Pod(namespace=namespace, name=name, uid=name), "text", reason="ShareWithheld", **given)
+    return events.tell(Pod(namespace=namespace, name=name, uid=name), "text", reason="ShareRefused", **given)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,120 @@
+"""Which pods may start in which shares of claims.
+
+DIRECTORY/permits/SHARE/POD    by the pod's uid: `MAY_START`, or why its containers do not
+
+The kubelet has a claim prepared for the first pod that uses it, and tells nobody of the next ones. So the runtime runs
+gemlet-start-check (native/start_check) before each container of a share starts: without such a file, or with one that
+says something else, the container does not start. Where the agent is down, slow or cannot write, nothing starts that
+it has not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+from gemlet import whole_file
+from gemlet.errors import GemletError
+from gemlet.kube.pod_events import MAX_TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+MAY_START = "may start\n"  # kMayStart in native/start_check/start_check.cpp
+
+
+class NotWritten(GemletError):
+    """What was decided of a pod is not in its file."""
+
+
+class Permits:
+    """Those of one node, in ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._said: dict[tuple[str, str], str] = {}  # what a file is to say, by share and pod
+
+    def say(self, share_id: str, pod: str, refusal: str | None) -> None:
+        """Lets the pod with that uid start in a share, or with a ``refusal`` not. What cannot be written now, `enforce`
+        tries again."""
+        self._said[share_id, pod] = MAY_START if refusal is None else f"{refusal[:MAX_TEXT]}\n"
+        with contextlib.suppress(OSError):
+            self._write(share_id, pod)
+
+    def take_back(self, pod: str, *, but: Collection[str] = ()) -> None:
+        """Forgets the pod with that uid in all shares ``but`` these."""
+        for share_id in self.shares_of(pod) - set(but):
+            del self._said[share_id, pod]
+            with contextlib.suppress(OSError):  # nobody else will ever have that uid
+                self._file(share_id, pod).unlink(missing_ok=True)
+
+    def keep(self, pods: Collection[str]) -> None:
+        """Forgets all pods but these, also those that an agent before this one knew."""
+        for pod in {pod for _, pod in self._said} - set(pods):
+            self.take_back(pod)
+        for file in self._directory.glob("*/*"):
+            if file.name not in pods:
+                with contextlib.suppress(OSError):
+                    file.unlink(missing_ok=True)
+
+    def shares_of(self, pod: str) -> set[str]:
+        """The shares of which something was said to the pod with that uid."""
+        return {share_id for share_id, uid in self._said if uid == pod}
+
+    def refused(self) -> set[str]:
+        """The uids of the pods that may not start in a share of theirs."""
+        return {pod for (_, pod), text in self._said.items() if text != MAY_START}
+
+    def left_open(self) -> set[str]:
+        """The shares in which a pod could start that may not, because the file that lets it cannot be removed."""
+        return {
+            share_id
+            for (share_id, pod), text in self._said.items()
+            if text != MAY_START and _read(self._file(share_id, pod)) == MAY_START
+        }
+
+    def enforce(self, shares: Collection[str]) -> None:
+        """Writes what the files are to say and do not, and removes those of all but these ``shares``. Raises
+        `NotWritten` if one cannot be written, when all others are."""
+        failed = None
+        self._said = {key: text for key, text in self._said.items() if key[0] in shares}
+        for share_id, pod in self._said:
+            try:
+                self._write(share_id, pod)
+            except OSError as error:
+                failed = error
+        with contextlib.suppress(OSError):
+            for directory in self._directory.iterdir():
+                if directory.name not in shares:
+                    shutil.rmtree(directory, ignore_errors=True)
+        if failed is not None:
+            raise NotWritten(
+                f"which pods may start in their shares cannot be written: {failed}",
+                hint=f"let the agent write in {self._directory} of this node",
+            ) from failed
+
+    def _write(self, share_id: str, pod: str) -> None:
+        file, text = self._file(share_id, pod), self._said[share_id, pod]
+        if _read(file) == text:
+            return
+        file.unlink(missing_ok=True)  # a full disk keeps no pod from being refused
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole_file.write(file, text.encode())
+
+    def _file(self, share_id: str, pod: str) -> Path:
+        return self._directory / share_id / pod
+
+
+def refusals(directory: Path, share_id: str) -> dict[str, str]:
+    """Why pods may not start in a share, by uid, as their files say."""
+    found = {file.name: _read(file) for file in (directory / share_id).glob("[!.]*")}
+    return {pod: text.strip() for pod, text in found.items() if text not in (None, MAY_START)}
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return None
