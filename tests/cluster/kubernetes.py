@@ -90,8 +90,8 @@ def containerd(run: Path, *, network: Path, plugins: Path) -> str:
             """
 
 
-def kubelet(run: Path, *, address: str, authority: Path) -> dict[str, Any]:
-    """The kubelet's configuration file."""
+def kubelet(run: Path, *, address: str, authority: Path, cgroup: str) -> dict[str, Any]:
+    """The kubelet's configuration file. ``cgroup``: below which it has those of pods."""
     made: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs",
         "failSwapOn": False, "port": 10250, "readOnlyPort": 0, "healthzPort": 10248, "address": address,
@@ -104,6 +104,8 @@ def kubelet(run: Path, *, address: str, authority: Path) -> dict[str, Any]:
         endpoint = f"unix://{run}/containerd.sock"
         made |= {
             "containerRuntimeEndpoint": endpoint,
+            "cgroupsPerQOS": True,  # by which a container's pod is known before it starts
+            "cgroupRoot": cgroup,
             "failCgroupV1": False,
         }  # the machine may have the cgroups of before
     return made

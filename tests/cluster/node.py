@@ -175,7 +175,13 @@ class Node:
 
     def _kubelet(self) -> None:
         self._pki.issue(self.name, f"system:node:{self.name}", "system:nodes")
-        config = kubernetes.kubelet(self.run, address=self.address, authority=self._pki.directory / "ca.crt")
+        cgroup = f"/gemlet-cluster/{self.name}"
+        all_cgroups = Path("/sys/fs/cgroup")
+        version_2 = (all_cgroups / "cgroup.controllers").exists()
+        for hierarchy in [all_cgroups] if version_2 else all_cgroups.iterdir():
+            (hierarchy / cgroup[1:]).mkdir(parents=True, exist_ok=True)
+        authority = self._pki.directory / "ca.crt"
+        config = kubernetes.kubelet(self.run, address=self.address, authority=authority, cgroup=cgroup)
         (self.run / "kubelet.json").write_text(json.dumps(config))
         self._run(
             "kubelet", BIN / "kubelet", "--config", self.run / "kubelet.json",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
 
 import pytest
@@ -14,6 +16,15 @@ from tests.cluster.processes import eventually
 from tests.cluster.reading import SHARE, lines
 
 pytestmark = only_dra
+
+
+def users(cluster, claim, *names, **container):
+    """Pods that share one claim."""
+    for name in names:
+        made = pod(name, "sleep", "1000", **container)
+        made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+        made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        cluster.create(made)
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +176,36 @@ def test_a_template_that_is_deleted_is_made_again(cluster, face):
     cluster.kubectl("delete", "resourceclaimtemplates", "--all")
     cluster.create(pod("b", "probe", annotations=SHARE))
     eventually(lambda: lines(cluster, "b", "total") == ["16384"], "first CUDA call")
+
+
+def test_of_one_claim_s_pods_only_those_start_that_stay_in_the_share(cluster, face):
+    """The kubelet has it prepared for the first, and asks nobody about the next."""
+    claim = template("both") | {"kind": "ResourceClaim"}
+    cluster.create(claim | {"spec": claim["spec"]["spec"]})
+    users(cluster, "both", "first")
+    eventually(lambda: cluster.phase("first") == "Running", "start of the first")
+    agent = cluster.gemlet.pid("agent", cluster.node)
+    os.kill(agent, signal.SIGSTOP)
+    try:  # what nobody has looked at waits
+        users(cluster, "both", "next")
+        users(cluster, "both", "hostile", env=[{"name": "LD_PRELOAD", "value": "/x.so"}])
+        for name in ("next", "hostile"):
+            eventually(lambda name=name: "has not seen the pod yet" in cluster.events(name), "a try without the agent")
+            assert cluster.phase(name) == "Pending"
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    eventually(lambda: cluster.phase("next") == "Running", "start of the next")
+    eventually(lambda: "; its containers do not start" in cluster.events("hostile"), "the agent's event")
+    eventually(
+        lambda: "does not start in its share: gemlet: spec.containers[0].env[LD_PRELOAD]" in cluster.events("hostile"),
+        "the runtime's words",
+    )
+    users(cluster, "both", "last")
+    eventually(lambda: cluster.phase("last") == "Running", "start of one more")
+    assert cluster.phase("hostile") == "Pending"
+    said = json.loads(cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node", "-o", "json"))
+    (share,) = [share for share in said["shares"] if share["claim"] == ["default", "both"]]
+    assert list(share["refused"]) == [cluster.get("pod", "hostile")["metadata"]["uid"]]
 
 
 def test_admin_access_is_refused(cluster, face):
