@@ -39,14 +39,21 @@ PAGE_OBJECTS = 400
 PAGE_BYTES = 4 * 1024 * 1024
 
 
+_NOT_NOW = (401, 408, 429)
+
+
 class ApiError(GemletError):
-    """The apiserver said no, or nothing. ``status``: its HTTP status, 0 if it does not answer. ``gone``: whether it has
-    no such object, and not only no such kind, as one that is brought back to an earlier version."""
+    """The apiserver said no, or nothing. ``status``: its HTTP status, 0 if it does not answer.
+
+    ``gone``: whether it has no such object, and not only no such kind, as one that was brought back to another version.
+    ``refused``: whether it would say the same again. It would not where it has too much to do, or a token is renewed.
+    """
 
     def __init__(self, message: str, *, status: int = 0, hint: str | None = None, served: bool = True) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.gone = status == 404 and served
+        self.refused = 400 <= status < 500 and status not in _NOT_NOW
 
 
 class _TooLong(Exception):

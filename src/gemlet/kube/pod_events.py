@@ -30,7 +30,6 @@ PER_MINUTE = 30  # of a namespace, of what its users can cause
 MOST = 1000  # of those that wait to be made
 RETRY_SECONDS = 2.0
 TRY_SECONDS = 600.0  # for which one is tried again while the apiserver does not answer, or has too much to do
-LATER = (0, 429, 503)  # statuses of an apiserver that does not answer, or has too much to do
 COMPONENT = "gemlet-agent"
 
 
@@ -78,7 +77,7 @@ class PodEvents:
                 await self._api.create(*warning(meta, text, reason=reason, component=COMPONENT))
             except ApiError as error:
                 logger.warning("event: %s", error)
-                if error.status in LATER and time.monotonic() < until:
+                if not error.refused and time.monotonic() < until:
                     self._waiting.append((pod, text, reason, until))  # behind those with which it may be another thing
                     await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # what nobody foresaw in a pod must not end the agent

@@ -35,7 +35,6 @@ AHEAD_SECONDS = 1.0  # for which an admission waits
 AHEAD_PER_MINUTE = 30  # a review may come from any pod, and be of none: what it asks for stays for OLD_SECONDS
 AT_ONCE = 10  # templates that a pod has made before it is the next namespace's turn; one may ask for thousands
 MOST_MISSED = 8  # of the templates that one pod names and nobody makes; a pod may name any number, and gets one event
-NOT_NOW = (401, 408, 429)  # no refusals: a token that is just being renewed, and an apiserver with too much to do
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 OURS = f"{names.LABEL_MANAGED}=gemlet"
 
@@ -127,7 +126,7 @@ class TemplateMaker:
         try:
             return await self.make(pod, only=only)
         except ApiError as error:
-            if not 400 <= error.status < 500 or error.status in NOT_NOW:
+            if not error.refused:
                 raise
             logger.warning("pod=%s/%s template: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], error)
         except Exception:

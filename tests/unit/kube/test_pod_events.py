@@ -36,7 +36,7 @@ def _at_once(monkeypatch):
     monkeypatch.setattr(pod_events, "RETRY_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("status", [0, 429, 503])
+@pytest.mark.parametrize("status", [0, 401, 429, 503])
 def test_an_event_waits_for_an_apiserver_that_has_no_time(run, status):
     api = BusyApi(ApiError("not now", status=status))
     events = PodEvents(api)
