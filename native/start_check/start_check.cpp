@@ -1,10 +1,11 @@
-// gemlet-start-check PERMITS [PROC]: run on the node by the container runtime, as an OCI hook of the CDI file of a
-// share, before anything of a container in that share runs. It fails, and so the container does not start, unless the
-// agent has found that the container's pod cannot leave the share (src/gemlet/kube/permits.py).
+// gemlet-start-check PERMITS [PROC [SECONDS]]: run on the node by the container runtime, as an OCI hook of the CDI
+// file of a share, before anything of a container in that share runs. It fails, and so the container does not start,
+// unless the agent has found that the container's pod cannot leave the share (src/gemlet/kube/permits.py).
 //
 // PERMITS: the share's directory there, with a file for each pod, by uid. PROC: /proc.
 //
-// A pod that the agent has not seen yet is waited for: the kubelet may be faster than the agent's watch.
+// A pod that the agent has not seen yet is waited for: the kubelet may be faster than the agent's watch, and the
+// agent may be another one now. A pod that is never restarted would have failed for good.
 
 #include <fcntl.h>
 #include <time.h>
@@ -12,6 +13,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -21,7 +23,7 @@
 namespace {
 
 constexpr char kMayStart[] = "may start\n";  // MAY_START in permits.py
-constexpr int kWaitSeconds = 10;             // a kubelet gives a runtime minutes, and tries again
+constexpr int kWaitSeconds = 90;             // a kubelet gives a runtime two minutes
 constexpr long kStepNs = 20'000'000;
 constexpr size_t kMostBytes = 4096;  // of a refusal that is shown
 
@@ -66,7 +68,7 @@ int main(int argc, char** argv) {
     const auto pod = gemlet::pod_of(*cgroups);
     if (!pod) return refuse("its cgroups name no pod; the kubelet must run with cgroupsPerQOS");
     const std::string path = permits + "/" + *pod;
-    const double give_up = now() + kWaitSeconds;
+    const double give_up = now() + (argc > 3 ? std::atoi(argv[3]) : kWaitSeconds);
     while (true) {
         if (const auto said = content_of(path)) {
             return *said == kMayStart ? 0 : refuse(said->substr(0, kMostBytes));
