@@ -19,10 +19,10 @@ pytestmark = only_dra
 
 
 def users(cluster, claim, *names, **container):
-    """Pods that share one claim."""
+    """Pods that share one claim, and are restarted."""
     for name in names:
         made = pod(name, "sh", "-c", "echo here; sleep 1000", **container)
-        made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+        made["spec"] |= {"restartPolicy": "Always", "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}
         made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
         cluster.create(made)
 
