@@ -175,7 +175,7 @@ class Node:
 
     def _kubelet(self) -> None:
         self._pki.issue(self.name, f"system:node:{self.name}", "system:nodes")
-        cgroup = f"/gemlet-cluster/{self.name}"
+        cgroup = f"/{RUN.name}/{self.name}"
         all_cgroups = Path("/sys/fs/cgroup")
         version_2 = (all_cgroups / "cgroup.controllers").exists()
         for hierarchy in [all_cgroups] if version_2 else all_cgroups.iterdir():
