@@ -107,10 +107,10 @@ inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work
 
 // Where this process's memory can move: the token is looked at and the work submitted with the gate held open.
 template <class Call>
-[[gnu::noinline]] CUresult submit_past(SwapGate& gate, Stream& stream, CUstream handle, Work work, Call& call) {
+[[gnu::noinline]] CUresult submit_past(MoveGate& gate, Stream& stream, CUstream handle, Work work, Call& call) {
     const bool elsewhere = work.key == 0 && swap_devices.load(std::memory_order_relaxed) > 1;
     struct Leave {
-        SwapGate& gate;
+        MoveGate& gate;
         uint64_t others;
         ~Leave() {
             if (others) swap_leave_others(others);
@@ -148,7 +148,7 @@ CUresult submit(CUstream handle, bool per_thread, Work work, Call&& call) {
     Stream* stream = stream_for(handle, per_thread);
     if (!stream) [[unlikely]]
         return submit_unknown(call);
-    if (SwapGate* gate = stream->gate.load(std::memory_order_acquire)) [[unlikely]]
+    if (MoveGate* gate = stream->gate.load(std::memory_order_acquire)) [[unlikely]]
         return submit_past(*gate, *stream, handle, work, call);
     const bool quiet = launch_state.captures.load(relaxed) != 0;
     if (quiet) [[unlikely]] {

@@ -21,9 +21,9 @@ struct SwapSpace;
 // Devices of this process with movable memory.
 extern constinit std::atomic<int> swap_devices;
 
-class SwapGate {
+class MoveGate {
   public:
-    explicit SwapGate(SwapSpace* space) : space_(space) {}
+    explicit MoveGate(SwapSpace* space) : space_(space) {}
     SwapSpace& space() const { return *space_; }
 
     // False if it is closed: then the thread is not inside. A thread inside may enter again: the driver may call its
@@ -88,7 +88,7 @@ class SwapGate {
         return slots_[number % slots_.size()].inside;
     }
     struct Held {
-        const SwapGate* gate;
+        const MoveGate* gate;
         uint32_t depth;
     };
     static inline thread_local constinit Held held_{nullptr, 0};
@@ -101,10 +101,10 @@ class SwapGate {
 
 // A copy may touch several devices' memory: past the gates of the others, too. Which these are, a bit each; none: one
 // was closed and is open now, and the thread is inside no gate, not even the one it had entered.
-std::optional<uint64_t> swap_enter_others(SwapGate& entered);
+std::optional<uint64_t> swap_enter_others(MoveGate& entered);
 void swap_leave_others(uint64_t others);
 
 // Returns when the gate is open, having said that this thread waits.
-void swap_await_open(SwapGate& gate);
+void swap_await_open(MoveGate& gate);
 
 }  // namespace gemlet::hook

@@ -366,7 +366,7 @@ void Pacer::set_page(wire::ClientPage* page) {
     for (Stream* s : streams_) s->page.store(page, std::memory_order_release);
 }
 
-void Pacer::set_gate(SwapGate* gate) {
+void Pacer::set_gate(MoveGate* gate) {
     std::lock_guard lock(mutex_);
     gate_ = gate;
     for (Stream* s : streams_) s->gate.store(gate, std::memory_order_release);

@@ -25,7 +25,7 @@
 namespace gemlet::hook {
 
 struct Device;
-class SwapGate;
+class MoveGate;
 class Waits;
 
 // One stream of one context as the pacer sees it. Slots live as long as the process; `handle` changes hands. What a
@@ -43,7 +43,7 @@ struct alignas(64) Stream {
     std::atomic<uint64_t> memo_ns{0};
     std::atomic<uint64_t> launches{0};
     Device* device = nullptr;
-    std::atomic<SwapGate*> gate{nullptr};  // null unless this process's memory on the device can move
+    std::atomic<MoveGate*> gate{nullptr};  // null unless this process's memory on the device can move
 
     alignas(64) std::atomic<CUstream> handle{nullptr};
     std::atomic<CUcontext> context{nullptr};
@@ -132,7 +132,7 @@ class Pacer {
 
     void add_stream(Stream* stream, const std::atomic<wire::ClientPage*>& page);
     void set_page(wire::ClientPage* page);  // of every stream
-    void set_gate(SwapGate* gate);          // of every stream, also of those to come
+    void set_gate(MoveGate* gate);          // of every stream, also of those to come
     std::vector<CUcontext> contexts();      // that work was submitted to
     void forget(CUcontext context);
     void forget(Stream& stream);
@@ -176,7 +176,7 @@ class Pacer {
     std::vector<Sample> samples_;
     std::vector<Stream*> streams_;
     std::vector<Stream*> looked_at_;  // those of a look that records
-    SwapGate* gate_ = nullptr;
+    MoveGate* gate_ = nullptr;
     struct Pool {
         CUcontext context;
         std::vector<CUevent> timed, untimed;

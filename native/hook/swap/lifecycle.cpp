@@ -106,7 +106,7 @@ void swap_context_gone(CUcontext context) {
     }
 }
 
-std::optional<uint64_t> swap_enter_others(SwapGate& entered) {
+std::optional<uint64_t> swap_enter_others(MoveGate& entered) {
     static_assert(kMaxDevices <= 64);
     uint64_t others = 0;
     for (size_t i = 0; i < spaces.size(); ++i) {

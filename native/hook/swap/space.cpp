@@ -101,7 +101,7 @@ void SwapSpace::await_open() {
     device.awaiting_memory.fetch_sub(1);
 }
 
-void swap_await_open(SwapGate& gate) {
+void swap_await_open(MoveGate& gate) {
     gate.space().await_open();
 }
 

@@ -86,7 +86,7 @@ struct SwapSpace {
     // is set). Pages of past daemons stay mapped.
     std::atomic<wire::ResidencyPage*> page;
     wire::ResidencyPage unmanaged{};
-    SwapGate gate{this};
+    MoveGate gate{this};
 
     std::mutex allocating;
     std::mutex asking;     // one question at a time

@@ -11,7 +11,7 @@ namespace {
 template <class Call>
 CUresult pass(CUstream handle, bool per_thread, Call&& call) {
     Stream* stream = swap_active() ? stream_for(handle, per_thread) : nullptr;
-    SwapGate* gate = stream ? stream->gate.load(std::memory_order_acquire) : nullptr;
+    MoveGate* gate = stream ? stream->gate.load(std::memory_order_acquire) : nullptr;
     if (!gate || (launch_state.captures.load() != 0 && is_capturing(handle))) return call();
     while (!gate->enter()) swap_await_open(*gate);
     CUresult result = call();

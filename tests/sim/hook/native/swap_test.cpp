@@ -19,7 +19,7 @@
 using namespace gemlet::hook;
 
 namespace gemlet::hook {
-void swap_await_open(SwapGate& gate) {
+void swap_await_open(MoveGate& gate) {
     gate.wait_for_change(1'000'000);
 }
 }  // namespace gemlet::hook
@@ -250,7 +250,7 @@ static uint64_t the_host_has_what_lives() {
 
 // A submission ends a declaration before it is over, whenever it comes.
 static void a_submission_takes_the_ticket() {
-    SwapGate gate(nullptr);
+    MoveGate gate(nullptr);
     std::atomic<bool> stop{false};
     std::atomic<uint64_t> submitted{0}, now{0};
     std::thread program([&] {
@@ -313,7 +313,7 @@ static void pieces_do_not_overlap() {
 
 // Nobody is inside while somebody moves.
 static void the_gate_keeps_apart() {
-    SwapGate gate(nullptr);
+    MoveGate gate(nullptr);
     std::atomic<bool> stop{false};
     std::atomic<int> inside{0}, passed{0};
     bool away = false;  // plain: a thread sanitizer sees every thread that reads it meanwhile
