@@ -10,7 +10,7 @@ void Cap::reset(double max, Nanoseconds block, Nanoseconds now) {
     constexpr double kLeast = 1e-6;
     max_ = max > 0.0 ? std::max(max, kLeast) : 0.0;
     // A maximum so small that a second of it is less than a block runs in blocks of that.
-    block_ = std::min(static_cast<double>(block), max * kSecond);
+    block_ = std::min(static_cast<double>(block), max_ * kSecond);
     balance_ = block_;
     accrued_to_ = now;
     slots_.fill(0);

@@ -338,3 +338,16 @@ def test_several_that_begin_at_once_do_not_cut_each_others_turns():
     for start in range(0, 2 * SECOND, SECOND // 20):
         got = shares(outcome, start, start + SECOND)
         assert all(abs(got[spec.name] - spec.min) <= 0.015 for spec, _ in groups)
+
+
+def test_a_maximum_however_small_gives_turns_that_are_some(scene):
+    """Each took no time, and the next came at the same moment, without end."""
+    s = scene()
+    s.group("0", max=1e-12)
+    s.client(0, "0", wants=True)
+    turn = s.holders[0]
+    assert turn["deadline"] >= turn["granted"] + 1000
+    s.to_ns(turn["deadline"])
+    s.stop(0, "deadline")
+    s.request(0)
+    assert 0 not in s.holders
