@@ -132,6 +132,7 @@ def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path, nu
             os.kill(each, number)  # as systemd, or a terminal, to all
         assert running.result()[0] == 200
         assert server.process.wait(60) == 0
+    assert "resource_tracker" not in (tmp_path / "log").read_text(), "which leaves the end to the server, too"
 
 
 def test_clients_that_go_on_asking_all_get_their_answers_at_the_end(repository, tmp_path):

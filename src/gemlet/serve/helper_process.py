@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, cast
 
 from gemlet.errors import GemletError
@@ -28,6 +30,7 @@ class _PoolOfOne(ProcessPoolExecutor):
 
 def pool_of_one(initializer: Callable[..., None], *given: Any) -> ProcessPoolExecutor:
     """One process, which the first work starts. Raises `GemletError` where no lock can be shared with it."""
+    _start_tracker()
     # spawn: a fork would take the server's sockets and threads along.
     context = multiprocessing.get_context("spawn")
     try:
@@ -37,6 +40,19 @@ def pool_of_one(initializer: Callable[..., None], *given: Any) -> ProcessPoolExe
             f"/dev/shm: no shared lock can be made: {error.strerror}; expected a file system that can be written to",
             hint="mount one, as `--tmpfs /dev/shm` of docker does, or make room in it",
         ) from None
+
+
+def _start_tracker() -> None:
+    """Starts Python's own process that knows the locks which are shared, so that it leaves the end to the server, too.
+
+    It ignores all signals of `END_SIGNALS` but SIGHUP, and where it has gone, each lock that is given up starts another
+    one, which knows none of them: as the server ends, from several threads.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it starts with what is blocked here
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def prepare() -> None:

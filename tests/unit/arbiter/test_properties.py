@@ -169,8 +169,8 @@ kinds = st.sampled_from([(False,), (True,), (True, False)])
     shares=st.booleans(),
     steps=st.lists(hostile, max_size=60),
 )
-# Turns of no time at all, one after the other at the same moment: its maximum was counted, but not its block, as no less
-# than a thousandth of a millisecond a second.
+# Turns of no time at all, one after the other at the same moment: the maximum was counted as no less than a thousandth
+# of a millisecond a second, but its block was not.
 @example(policy="fair", specs=[{"max": 1e-15}], mps=(False,), shares=False, steps=[("requests", 0, 25.0, 6)])
 def test_holders_fit_together_and_time_is_charged_once(scene_class, policy, specs, mps, shares, steps):  # noqa: PLR0917
     run = Run(scene_class, policy, specs, mps, shares=shares)
