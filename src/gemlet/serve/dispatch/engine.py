@@ -245,6 +245,17 @@ class Engine:
     def _old_gpu_lets_at_work(self) -> bool:
         return any(gpu_let.retired and gpu_let.running is not None for gpu_let in self._routes)
 
+    def waits_for(self, executor: Executor, name: str, version: str) -> bool:
+        """Whether a model is served only by what died and this one, which loads its models, is to take the place of: a
+        model that asked it while it is loaded would wait for itself, and all others of the executor with it."""
+        served = self.models.find(name, version)
+        places = self._dispatcher.places(served.spec.label) if served is not None else ()
+        held_by = [self._routes[place.gpu_let].executor for place in places if place.gpu_let in self._routes]
+        return bool(held_by) and all(
+            each is not None and each is not executor and each.died.is_set() and each.name == executor.name
+            for each in held_by
+        )
+
     def take_away(self, gpu: int, key: str, why: str) -> None:
         """A model, by its key, is not on this device any more, until another plan is adopted."""
         for label, served in self.models.items():

@@ -30,6 +30,11 @@ class Nested:
             self._engine.cancel(call)
 
     def _ask(self, executor: Executor, asked: dict[int, Call], message: protocol.Ask) -> None:
+        if self._engine.waits_for(executor, message.model, message.version):
+            error = f"{message.model} is served again once the models of {executor.name} are loaded"
+            executor.reply(protocol.Reply(message.number, error=error))
+            return
+
         def answer(result: Answered | Refusal) -> None:
             self._engine.heard(asked.pop(message.number))  # which knows this: else both would wait for the collector
             executor.reply(_reply(message, result))

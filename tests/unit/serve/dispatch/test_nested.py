@@ -255,6 +255,25 @@ async def test_a_suspect_that_could_only_run_beside_the_model_that_waits_for_it_
 
 
 @scenario
+async def test_what_a_model_asks_while_its_executor_starts_again_does_not_wait_for_that():
+    bench = Bench("a", "b")
+    before, again = bench.executor, Asking()
+    before.died.set()
+    bench.engine.suspend(before)
+    asked = protocol.Ask(1, "a", "", (protocol.ArenaTensor("X", "FP32", (1, 1), -1, len(DATA), DATA),), 0, 0, ("b",))
+    bench.nested(again, asked)  # by what b has in `initialize`
+    (told,) = again.replies
+    assert "a is served again once the models of gpu0 are loaded" in told.error
+    elsewhere = Asking()
+    elsewhere.name = "gpu1"
+    bench.nested(elsewhere, msgspec.structs.replace(asked, number=2))
+    bench.engine.resume(again, before)
+    assert again.runs  # that one waited
+    bench.nested(again, msgspec.structs.replace(asked, number=3))  # of a thread of b's own
+    assert [reply.number for reply in again.replies] == [1]
+
+
+@scenario
 async def test_an_answer_that_no_message_can_have_is_an_error():
     bench = Bench("a", "b")
     bench.send("a")
