@@ -85,6 +85,17 @@ def get(server, path):
         connection.close()
 
 
+def post(server, path):
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        connection.request("POST", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
 def executors(server):
     return psutil.Process(server.process.pid).children()
 
@@ -121,6 +132,52 @@ def test_what_ends_before_it_has_started_waits_for_no_model(tmp_path):
         process.kill()
         process.wait()
     assert "ending before it has started" in log.read_text()
+
+
+TELLS_NOTHING = """
+import pathlib, time
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        pathlib.Path(__file__).with_name("began").touch()
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_what_ends_while_a_model_is_asked_for_its_configuration_waits_for_none(repository, tmp_path, watched):
+    def add():
+        folder = repository / "mute" / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(TELLS_NOTHING)
+        return folder / "began"
+
+    with (
+        serving(repository, tmp_path / "log", *(["--watch"] if watched else [])) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = add()
+        loading = None if watched else pool.submit(post, server, "/v2/repository/models/mute/load")
+        wait_for(asked.exists)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        if loading is not None:
+            status, body = loading.result()
+            assert (status, b"the server is ending" in body) == (503, True)
+    asked.unlink()
+    with (tmp_path / "log").open("w") as words:  # and at the start
+        process = subprocess.Popen(
+            [*COMMAND, str(repository), "--http-port", "0", "--grpc-port", "0"],
+            stderr=words,
+        )
+    try:
+        wait_for(asked.exists)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "ending before it has started" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

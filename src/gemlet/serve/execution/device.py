@@ -185,7 +185,7 @@ class Device:
         """Returns when its executor does not have to be started again. Raises ExecutorFailed."""
         try:
             async with asyncio.timeout(BACK_SECONDS):
-                while not self.parked and self._executors[WHOLE].died.is_set():  # noqa: ASYNC110  it is seldom
+                while self._executors[WHOLE].died.is_set() and not (self.parked or self._closing):  # noqa: ASYNC110
                     await asyncio.sleep(BACK_CHECK_S)
         except TimeoutError:
             raise self._away() from None

@@ -17,7 +17,7 @@ from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.server.frontend.fair_turn import FairTurn
-from gemlet.serve.server.repository import tree
+from gemlet.serve.server.repository import completion, tree
 from gemlet.serve.server.to_its_end import to_its_end
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Catalog:
         self._engine = engine
         self._replan = replan
         self._turn = FairTurn()  # many may wait for it, and go at once
+        completion.asked.begin()
 
     def read(self) -> None:
         """Takes in all models, at the start. Raises ConfigError with everything that is wrong."""
@@ -87,6 +88,10 @@ class Catalog:
             self.models[entry.name] = _Directory(entry.stamp, _all(entry.name, entry.specs, "LOADING"))
             for spec in entry.specs:
                 self._engine.models[spec.label] = ServedModel(spec)
+
+    def close(self) -> None:
+        """Nothing is loaded any more that a model's code would have to be asked for."""
+        completion.asked.end()
 
     def all_ready(self) -> None:
         """The first plan is in force."""
@@ -147,6 +152,8 @@ class Catalog:
         directory.stamp = entry.stamp
         if not entry.specs:
             self._not_read(name, directory, str(entry.error))
+            if self._engine.closing:
+                raise Refusal("unavailable", self._engine.closing, retry_s=1)
             raise Refusal("invalid", f"failed to load {name}: {entry.error}")
         await self._serve(name, directory, entry.specs)
 

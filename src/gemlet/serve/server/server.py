@@ -106,6 +106,7 @@ class Server:
                 try:
                     await self._serve(stop, started, tasks, background, ends)
                 finally:
+                    self._catalog.close()
                     for task in background:
                         task.cancel()
                     await self._fleet.close()
@@ -191,9 +192,7 @@ class Server:
 
         self.logs.attach(asyncio.get_running_loop())
         asyncio.get_running_loop().set_exception_handler(_log_failure)
-        self._catalog.read()
-        self._serving_plan.fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
-        if not await _unless(stop, self._load_first()):
+        if not await _unless(stop, self._load_first(tasks)):
             logger.info("ending before it has started")
             return
         self._serving_plan.control(keep, ends, tasks)
@@ -223,7 +222,9 @@ class Server:
             task.cancel()
         await self._drain(frontends)
 
-    async def _load_first(self) -> None:
+    async def _load_first(self, tasks: asyncio.TaskGroup) -> None:
+        await asyncio.to_thread(self._catalog.read)  # which may ask models
+        self._serving_plan.fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
         for device in self._fleet.all_devices:
             await device.start()
         self._serving_plan.tell_expectation()
@@ -232,6 +233,7 @@ class Server:
     async def _drain(self, frontends: Sequence[connections.Server]) -> None:
         logger.info("ending: requests left: %d, for %g s at most", self.engine.in_flight, self._options.drain_s)
         self.engine.closing = "the server is ending"
+        self._catalog.close()
         self.logs.end_followers()
         for frontend in frontends:
             frontend.drain()

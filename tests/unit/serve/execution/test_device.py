@@ -463,6 +463,18 @@ def test_what_is_new_waits_for_an_executor_that_is_started_again(monkeypatch):
     asyncio.run(run())
 
 
+def test_what_is_new_does_not_wait_for_an_executor_of_a_server_that_ends(monkeypatch):
+    monkeypatch.setattr("gemlet.serve.execution.device.BACK_SECONDS", 3600.0)
+
+    async def run():
+        async with device_of("noop") as (device, _, _), asyncio.timeout(60):
+            await device.close()
+            with pytest.raises(ExecutorFailed, match="being started again"):
+                await device.load({"new": model("new", platform="noop")})
+
+    asyncio.run(run())
+
+
 ENDLESS = """
 import time
 import triton_python_backend_utils as pb_utils

@@ -6,11 +6,15 @@ of their own (execution/triton/completing.py), once for each state of the files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gemlet.config.text_file import MAX_BYTES, read_bytes
@@ -29,7 +33,62 @@ CLASS, METHOD = re.compile(rb"\bTritonPythonModel\b"), re.compile(rb"\bdef auto_
 PATIENCE_S = 120.0  # for imports of large libraries
 FAILED = 3  # exit code of a process that says on standard output why
 MAX_KNOWN = 1000
+ENDING = "the server is ending"
 _known: dict[tuple[object, ...], dict[str, Any]] = {}  # what was told, by what was asked
+
+
+class _Asked:
+    """The processes that are asked now, which the end of a server does not wait for: a model may take its time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[str]] = set()
+        self.ended = False
+
+    def begin(self) -> None:
+        """Of a server, in a process that may have had another one."""
+        self.ended = False
+
+    def end(self) -> None:
+        """Ends them; there are no more from now on."""
+        with self._lock:
+            self.ended = True
+            for process in self._processes:
+                _kill(process)
+
+    def told(self, command: list[str], words: str, stderr: int) -> tuple[int, str]:
+        """Exit code and answer. Raises TimeoutExpired."""
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            with self._lock:
+                self._processes.add(process)
+                if self.ended:
+                    _kill(process)
+            try:
+                answer, _ = process.communicate(words, PATIENCE_S)
+            except BaseException:
+                _kill(process)
+                raise
+            finally:
+                with self._lock:
+                    self._processes.discard(process)
+        return process.returncode, answer
+
+
+asked = _Asked()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With what it has started, which has its standard output, too."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def is_for_triton(path: Path) -> bool:
@@ -75,17 +134,17 @@ def _ask(kind: str, path: Path, folder: Path, told: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "gemlet.serve.execution.triton.completing", kind, str(path), str(folder)]
     try:
         with passed_on(folder.name) as stderr:
-            done = subprocess.run(
-                command, input=told, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=PATIENCE_S, check=False
-            )
+            status, answered = asked.told(command, told, stderr)
     except subprocess.TimeoutExpired:
         message = f"its file did not tell the configuration within {PATIENCE_S:g} s"
         raise ConfigError(message, path=str(path), hint="write inputs and outputs into config.pbtxt") from None
-    if done.returncode:
-        why = done.stdout.strip() if done.returncode == FAILED else f"the process ended with status {done.returncode}"
+    if asked.ended:
+        raise ConfigError(ENDING, path=str(path))
+    if status:
+        why = answered.strip() if status == FAILED else f"the process ended with status {status}"
         hint = "write inputs and outputs into config.pbtxt"
         raise ConfigError(f"its configuration cannot be told from its file: {why}", path=str(path), hint=hint)
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(answered)
     return answer
 
 
