@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import STOP_SECONDS
+from gemlet.serve.execution.process_settings import SWITCH_INTERVAL
 from gemlet.serve.profiles import kinds
 from gemlet.serve.profiles.profile import render as render_profiles
 from gemlet.serve.server import serving_plan, traces
@@ -90,6 +92,8 @@ class Server:
         self.texts: SharedTexts[Service] = SharedTexts(self)
         self._options = options
         _allow_connections()
+        # Threads plan and read models' files for seconds: with Python's 5 ms the event loop waits that long each time.
+        sys.setswitchinterval(SWITCH_INTERVAL)
         own_memory.give_back()
         self._listening = Listening(options, self)
         self._subordinates = SubordinateUids(shared=True)

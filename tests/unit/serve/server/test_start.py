@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing.synchronize  # noqa: F401  reads what the test replaces
+import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from gemlet.errors import GemletError
+from gemlet.serve.execution.process_settings import SWITCH_INTERVAL
 from gemlet.serve.server.frontend.logs import LogTail
 from gemlet.serve.server.options import ServerOptions
 from gemlet.serve.server.server import Server
@@ -27,6 +29,20 @@ inputs:
 outputs:
   - {name: Y, datatype: FP32, shape: [1]}
 """
+
+
+def test_no_thread_keeps_the_event_loop_waiting_for_as_long_as_python_would(tmp_path: Path) -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        asyncio.run(_made(tmp_path))
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
+    finally:
+        sys.setswitchinterval(before)
+
+
+async def _made(repository: Path) -> Server:
+    return Server(ServerOptions(repository=repository, executor="noop", http_port=0, grpc_port=None), LogTail())
 
 
 def test_a_full_dev_shm_is_found_before_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
