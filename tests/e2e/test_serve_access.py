@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import queue
 import socket
 import ssl
 import stat
@@ -123,6 +125,45 @@ def test_tokens_are_those_of_the_file_also_without_http(repository, tmp_path):
         tokens.write_text("another-horse-battery\n")
         eventually(lambda: answered("another-horse-battery"))
         assert not answered(TOKEN)
+
+
+def test_what_goes_on_ends_with_its_token(repository, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{TOKEN}\nanother-horse-battery\n")
+    tokens.chmod(0o600)
+
+    def stream(channel, token, asked):
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=messages.ModelInferRequest.SerializeToString,
+            response_deserializer=messages.ModelStreamInferResponse.FromString,
+        )
+        return call(iter(asked.get, None), metadata=[("authorization", f"Bearer {token}")], timeout=60)
+
+    with (
+        serving(repository, tmp_path / "log", "--token-file", str(tokens)) as server,
+        grpc.insecure_channel(server.grpc) as channel,
+        closing(http.client.HTTPConnection(*server.http.split("//")[-1].split(":"), timeout=60)) as follower,
+    ):
+        follower.request("GET", "/v2/logs?lines=0&follow", headers={"Authorization": f"Bearer {TOKEN}"})
+        log = follower.getresponse()
+        queues = queue.SimpleQueue(), queue.SimpleQueue()
+        ends, stays = [
+            stream(channel, token, asked) for token, asked in zip((TOKEN, "another-horse-battery"), queues, strict=True)
+        ]
+        for call, asked in zip((ends, stays), queues, strict=True):
+            asked.put(messages.ModelInferRequest(model_name="none"))
+            assert "none" in next(call).error_message
+        tokens.write_text("another-horse-battery\n")
+        with pytest.raises(grpc.RpcError) as refused:
+            next(ends)
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        with contextlib.suppress(http.client.IncompleteRead):
+            log.read()
+        queues[1].put(messages.ModelInferRequest(model_name="none"))
+        assert "none" in next(stays).error_message
+        for asked in queues:
+            asked.put(None)
 
 
 def test_unix_sockets_are_for_this_user(repository, tmp_path):

@@ -30,6 +30,7 @@ class Listening:
         self._service = service
         if bool(options.tls_certificate) != bool(options.tls_key):
             raise UsageError("--tls-certificate and --tls-key belong together", hint="give both, in PEM")
+        self._opened: list[HttpServer | GrpcServer] = []
         self._tokens = Tokens(options.token_file) if options.token_file is not None else None
         certificate, key = options.tls_certificate, options.tls_key
         self._certificate = Certificate(certificate, key) if certificate is not None and key is not None else None
@@ -56,8 +57,9 @@ class Listening:
 
     def refresh(self) -> None:
         """Follows the files of tokens and of the certificate; to be called from time to time."""
-        if self._tokens is not None:
-            self._tokens.refresh()
+        if self._tokens is not None and self._tokens.refresh():
+            for server in self._opened:
+                server.revoke()
         if self._certificate is not None:
             self._certificate.refresh()
 
@@ -68,6 +70,7 @@ class Listening:
             return None, None
         given = self._options
         server = kind(self._service, given.limits, self._tokens)
+        self._opened.append(server)
         tls = self._certificate.context(protocol) if self._certificate is not None and path is None else None
         try:
             if path is not None:

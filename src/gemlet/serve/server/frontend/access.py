@@ -35,20 +35,33 @@ class Tokens:
 
     def allows(self, authorization: bytes) -> bool:
         """``authorization``: the value of that header."""
-        scheme, _, token = authorization.partition(b" ")
-        return scheme.lower() == SCHEME and _digest(token.strip()) in self._digests
+        return bool(self.of(authorization))
 
-    def refresh(self) -> None:
-        """Follows the file; one that cannot be read leaves the tokens as they were."""
+    def of(self, authorization: bytes) -> bytes:
+        """What knows() takes, for as long as an answer goes on; empty: it is none of the tokens."""
+        scheme, _, token = authorization.partition(b" ")
+        digest = _digest(token.strip())
+        return digest if scheme.lower() == SCHEME and digest in self._digests else b""
+
+    def knows(self, digest: bytes) -> bool:
+        """Whether it is still one of the tokens."""
+        return digest in self._digests
+
+    def refresh(self) -> bool:
+        """Follows the file; one that cannot be read leaves the tokens as they were. Whether any has gone."""
+        gone = False
         try:
             if _stamp(self._path.stat()) != self._stamp:
+                had = self._digests
                 self._stamp, self._digests = self._read(flags=os.O_NONBLOCK)
+                gone = not had <= self._digests
                 logger.info("%s: %d tokens", self._path, len(self._digests))
             self._told = ""
         except (ConfigError, OSError) as error:
             before, self._told = self._told, str(error)
             if before != self._told:  # not every second
                 logger.error("the tokens are as they were: %s", error)
+        return gone
 
     def _read(self, *, flags: int) -> tuple[tuple[int, int, int], frozenset[bytes]]:
         """With O_NONBLOCK among ``flags`` only of a file: nobody is answered while another kind would be waited for."""

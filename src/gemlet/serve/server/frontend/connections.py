@@ -68,6 +68,10 @@ class Client(Protocol):
 
     def too_slow(self, now: float) -> bool: ...
 
+    def revoke(self) -> None:
+        """Ends what goes on without an end by a token that is one no more."""
+        ...
+
     def close(self) -> None:
         """Ends it after what is written."""
         ...
@@ -207,6 +211,11 @@ class Server:
                 connection.abort()
             elif not connection.asked and now - connection.active > limits.SILENT_S and connection.unused:
                 connection.close()
+
+    def revoke(self) -> None:
+        """Tokens have gone."""
+        for connection in list(self.connections):
+            connection.revoke()
 
     def drain(self) -> None:
         """No new connections; the next answer of each is its last. Idle ones stay, so that no request is cut off."""

@@ -93,8 +93,8 @@ class GrpcCall:
 
     __slots__ = (
         "_tasks", "began", "begun", "buffer", "connection", "counted", "encoding", "end_seen", "finished",
-        "half_closed", "handler", "number", "out", "out_bytes", "over", "remaining_ms", "trace", "unacknowledged",
-        "waiting_bytes",
+        "half_closed", "handler", "number", "out", "out_bytes", "over", "remaining_ms", "token", "trace",
+        "unacknowledged", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -103,6 +103,7 @@ class GrpcCall:
         self.handler: Handler | None = None
         self.remaining_ms: float | None = None
         self.encoding = b""
+        self.token = b""  # that its header had, as access.Tokens knows it
         self.trace = ""  # W3C's traceparent
         self.over = False
         self.buffer: bytearray | LargeBody = bytearray()  # of messages that are not whole, or not taken

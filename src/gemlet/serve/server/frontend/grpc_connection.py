@@ -210,6 +210,13 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def revoke(self) -> None:
+        """Ends the calls that their clients have not ended, of those whose token is one no more."""
+        tokens = self.server.tokens
+        for call in list(self._calls.values()):
+            if tokens is not None and call.token and not call.half_closed and not tokens.knows(call.token):
+                call.end(Status.UNAUTHENTICATED, grpc_header.NO_TOKEN)
+
     def abort(self) -> None:
         """Ends it at once."""
         self._closing = True

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Procedure = Callable[[GrpcCall], Handler]
 
 TRACE_BYTES = 64  # of a traceparent, which has 55
+NO_TOKEN = "expected `authorization: Bearer` in the metadata with one of the server's tokens"
 NOT_GRPC = [(b":status", b"415")]
 
 
@@ -31,10 +32,11 @@ def read(server: Server, call: GrpcCall, given: Mapping[bytes, bytes]) -> Proced
         return None
     path, tokens = given.get(b":path", b""), server.tokens
     procedure = server.procedures.get(path)
-    if tokens is not None and not _open(path) and not tokens.allows(given.get(b"authorization", b"")):
-        message = "expected `authorization: Bearer` in the metadata with one of the server's tokens"
-        call.end(Status.UNAUTHENTICATED, message)
-        return None
+    if tokens is not None and not _open(path):
+        call.token = tokens.of(given.get(b"authorization", b""))
+        if not call.token:
+            call.end(Status.UNAUTHENTICATED, NO_TOKEN)
+            return None
     if procedure is None:
         call.end(Status.UNIMPLEMENTED, f"there is no procedure {path.decode('latin-1')} here")
         return None

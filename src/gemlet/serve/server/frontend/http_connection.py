@@ -273,6 +273,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def revoke(self) -> None:
+        """Ends it if it follows the log by a token that is one no more."""
+        tokens = self.server.tokens
+        if tokens and any(each.endless and each.token and not tokens.knows(each.token) for each in self._exchanges):
+            self.abort()
+
     def abort(self) -> None:
         """Ends it at once."""
         self._closing = True
@@ -351,9 +357,11 @@ class Connection(asyncio.Protocol):
     def admit(self) -> int:
         """Whether it may be asked; as many bytes as its body may have. Raises Bad."""
         request, tokens = self._request, self.server.tokens
-        if tokens is not None and request.url not in access.OPEN_PATHS and not tokens.allows(request.authorization):
-            message = "expected an `Authorization: Bearer` header with one of the server's tokens"
-            raise Bad(401, message, "unauthorized", b"WWW-Authenticate: Bearer\r\n")
+        if tokens is not None and request.url not in access.OPEN_PATHS:
+            request.token = tokens.of(request.authorization)
+            if not request.token:
+                message = "expected an `Authorization: Bearer` header with one of the server's tokens"
+                raise Bad(401, message, "unauthorized", b"WWW-Authenticate: Bearer\r\n")
         if tokens is None and request.origin and not access.is_of_here(request.origin, request.site):
             message = (
                 "this request is of another site's page in a browser: expected a client of this machine, or tokens"
@@ -377,6 +385,7 @@ class Connection(asyncio.Protocol):
         exchange.arrived = now_ms()
         if request.trace:
             exchange.trace = request.trace.decode("latin-1")
+        exchange.token = request.token
         exchange.keep_alive = parser.should_keep_alive()
         self._exchanges.append(exchange)
         body = request.body.view() if isinstance(request.body, LargeBody) else request.body

@@ -41,7 +41,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_ended", "_out", "arrived", "call", "endless", "head_only", "keep_alive", "request_bytes",
-        "trace",
+        "token", "trace",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -50,6 +50,7 @@ class Exchange:
         self.endless = False  # whether its answer goes on until somebody ends it
         self.request_bytes = 0
         self.arrived = 0.0
+        self.token = b""  # by which it was asked for, as access.Tokens knows it
         self.trace = ""  # W3C's traceparent, as it came
         self.call: Call | None = None  # while the engine has it
         self._connection = connection

@@ -60,6 +60,7 @@ class Incoming:
         self.trace = b""
         self.expects = False
         self.authorization = b""
+        self.token = b""  # that it has, as access.Tokens knows it
         self.origin = b""
         self.site = b""
         self.header_complete = False
