@@ -207,7 +207,7 @@ class GrpcConnection(asyncio.Protocol):
             with contextlib.suppress(NGH2Error):  # there is nothing to tell a client that broke the protocol
                 self._http.send_goaway()
                 self._flush()
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():  # one of TLS is lost to a second close()
             self._transport.close()
 
     def revoke(self) -> None:

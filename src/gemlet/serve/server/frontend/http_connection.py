@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
         """Ends the connection after what is written."""
         self._closing = True
         self._closed_at = self._closed_at or self.server.loop.time()
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():  # one of TLS is lost to a second close()
             self._transport.close()
 
     def revoke(self) -> None:

@@ -17,7 +17,8 @@ import pytest
 import trustme
 
 from gemlet import tls_reading, turns
-from gemlet.serve.server.frontend import http_connection, limits
+from gemlet.serve.server.frontend import grpc_connection, http_connection, limits
+from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
 from gemlet.tls_reading import Reading
@@ -182,6 +183,32 @@ def test_a_connection_that_has_ended_leaves_nothing_to_pythons_collector(authori
         return []
 
     with_server(authority, scenario)
+
+
+@pytest.mark.parametrize("connection", [http_connection.Connection, grpc_connection.GrpcConnection])
+def test_a_connection_that_is_closed_twice_can_be_read_and_aborted(authority, connection):
+    """asyncio's transport of TLS lets go of all by a second close(): what is left to write was lost where the client
+    sent anything, and abort() did nothing."""
+
+    async def run():
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        protocol = asyncio.sslproto.SSLProtocol(
+            asyncio.get_running_loop(), asyncio.Protocol(), tls, None, server_side=True, call_connection_made=False
+        )
+        below = mock.Mock()
+        protocol._transport = below
+        transport = protocol._get_app_transport()
+        kind = HttpServer if connection is http_connection.Connection else GrpcServer
+        one = connection(kind(Service()))
+        one._transport = transport
+        one.close()
+        one.close()
+        assert transport.is_reading()
+        one.abort()
+        return below
+
+    below = asyncio.run(run())
+    assert below.abort.called or below._force_close.called
 
 
 async def mute(port, authority):
