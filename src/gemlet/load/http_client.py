@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import msgspec
 
+from gemlet.config.printable import printable
 from gemlet.decoding import from_json
 from gemlet.load.job import LoadError
 
@@ -166,12 +167,12 @@ def reason(status: int, body: bytes) -> str:
     """Why the server refused: its status and its words, without numbers that differ from reply to reply."""
     try:
         message = from_json(body, dict[str, object]).get("error", "")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = body.decode(errors="replace")
     return f"{status} {shortened(str(message))}".strip()
 
 
 def shortened(message: str) -> str:
     """One line whose numbers are #: 'waited 12.3 ms' and 'waited 14.1 ms' are one reason, not two."""
-    plain = re.sub(r"\d+(\.\d+)?", "#", " ".join(message.split()))
+    plain = printable(re.sub(r"\d+(\.\d+)?", "#", " ".join(message.split())))
     return plain if len(plain) <= REASON_LETTERS else f"{plain[: REASON_LETTERS - 3]}..."

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 HIGHEST_INTEGER = 100  # token numbers and indices are valid in any vocabulary worth serving
 STRING_BYTES = 16
+MOST_BYTES = 1 << 30  # of an input: the server says how large it is, and may be anybody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,14 @@ def _shape(tensor: Declared, rows: int, given: tuple[int, ...] | None) -> tuple[
             f"input {tensor.name!r} has no batch dimension: {list(tensor.shape)}",
             hint="leave --batch out, or write --batch 1",
         )
-    return (rows, *rest) if batched else rest
+    shape = (rows, *rest) if batched else rest
+    if any(size < 0 for size in shape):
+        raise InvalidValue(f"input {tensor.name!r} has a negative size: {list(tensor.shape)}")
+    if (nbytes := prod(shape) * tensors.ELEMENTS.get(tensor.datatype, (STRING_BYTES,))[0]) > MOST_BYTES:
+        raise InvalidValue(
+            f"input {tensor.name!r} has {nbytes} bytes with {list(shape)}: expected at most {MOST_BYTES}"
+        )
+    return shape
 
 
 def _data(tensor: Declared, shape: tuple[int, ...], chance: np.random.Generator) -> bytes:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemlet.load.job import Address
 
 TIMEOUT_S = 10.0
+MOST_BYTES = 16 * 1024**2  # of what a server says of a model
 SPANS = ("success", "queue", "compute_input", "compute_infer", "compute_output")
 
 
@@ -105,7 +106,7 @@ def _get(address: Address, path: str) -> dict[str, Any]:
     try:
         connection.request("GET", path)
         reply = connection.getresponse()
-        body = reply.read()
+        body = reply.read(MOST_BYTES + 1)
     except (OSError, http.client.HTTPException) as error:
         message = getattr(error, "strerror", None) or error
         raise LoadError(
@@ -113,9 +114,11 @@ def _get(address: Address, path: str) -> dict[str, Any]:
         ) from None
     finally:
         connection.close()
+    if len(body) > MOST_BYTES:
+        raise LoadError(f"{address}{path} has more than {MOST_BYTES} bytes")
     try:
         document: Any = from_json(body, Any) if body else {}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         document = None
     if reply.status != 200:
         message = document.get("error", "") if isinstance(document, dict) else body[:200].decode(errors="replace")

@@ -86,6 +86,19 @@ def test_sizes_that_metadata_leave_open_are_asked_for() -> None:
         inputs.make([Declared("x", "FP32", (3,))], 2, {}, np.random.default_rng(1))
 
 
+@pytest.mark.parametrize(
+    ("datatype", "shape", "message"),
+    [
+        ("FP32", (1 << 40,), "at most 1073741824"),
+        ("BYTES", (1 << 28,), "at most 1073741824"),
+        ("INT8", (-5,), "negative"),
+    ],
+)
+def test_sizes_that_no_server_can_mean_are_refused(datatype: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        inputs.make([Declared("x", datatype, shape)], 1, {}, np.random.default_rng(1))
+
+
 def test_an_http_message_is_as_long_as_it_says() -> None:
     made = inputs.make(
         [Declared("x", "FP32", (-1, 5)), Declared("y", "BYTES", (-1, 1))], 1, {}, np.random.default_rng(1)
@@ -199,6 +212,8 @@ def test_reasons_without_their_numbers() -> None:
     assert reason(503, b'{"error": "12.5 ms left,\\n 14 needed"}') == "503 # ms left, # needed"
     assert reason(500, b"<html>") == "500 <html>"
     assert reason(502, b"\xff\xfe") == "502 \ufffd\ufffd"
+    assert reason(500, b"\x1b[31mred") == "500 \\x1b[#mred"
+    assert reason(500, b"[" * 100_000).startswith("500 [[[")
 
 
 def test_intervals_are_the_whole_run_by_when_requests_were_due() -> None:
