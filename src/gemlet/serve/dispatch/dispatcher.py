@@ -186,6 +186,13 @@ class Dispatcher:
             if model not in self._places:
                 self._give_up(queue, f"the new plan does not serve {model}")
 
+    def carry_on(self, old: GpuLetState, new: GpuLetState) -> None:
+        """``new`` is the one that ``old`` was, and executes what that does."""
+        for batch in old.batches:
+            batch.place = new.places[batch.place.model]
+        new.running, new.beside, new.doubted = old.running, old.beside, old.doubted
+        old.running, old.beside = None, []
+
     def submit(self, request: Request) -> None:
         """Puts a request in its queue; one that no gpu-let serves is dropped."""
         if request.model in self._places:

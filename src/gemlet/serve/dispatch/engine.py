@@ -212,6 +212,7 @@ class Engine:
         specs: what is served, by label; None leaves that as it is. A request that names a version waits for that one.
         """
         moved: list[Request] = []
+        replaced = set[str]()
         if specs is not None:
             replaced = set(self.models.replace(specs))
             for label in replaced:
@@ -221,10 +222,14 @@ class Engine:
         running = {gpu_let: route for gpu_let, route in self._routes.items() if gpu_let.running is not None}
         self._dispatcher.adopt(plan)
         self._missing.clear()
-        self._routes = running
+        self._routes = dict(running)
         for gpu_let in self._dispatcher.gpu_lets:
             route = self._routes[gpu_let] = routes(gpu_let)
             gpu_let.suspended = route.executor is not None and route.executor.died.is_set()
+            for old, before in running.items():  # its thread is at work: what came to it would wait for that
+                stays = gpu_let.places.keys() - replaced
+                if before == route and all(batch.place.model in stays for batch in old.batches):
+                    self._dispatcher.carry_on(old, gpu_let)
         for request in moved:
             self.waiting_bytes.remove(request.model, request.payload.nbytes)
             self._resubmit(request)

@@ -158,6 +158,22 @@ async def test_three_models_in_a_circle_with_a_new_plan_meanwhile():
 
 
 @scenario
+async def test_models_in_a_circle_do_not_wait_for_the_batch_of_a_gpu_let_that_stays_with_a_new_plan():
+    bench = Bench("a", "b")
+    bench.send("a")
+    bench.adopt("a", "b")  # the thread of the first gpu-let is still at that batch
+    bench.ask("a", "b")
+    bench.ask("b", "a")
+    assert bench.running == "aba"
+    assert bench.beside("a")
+    while bench.running:
+        await bench.end(bench.running[-1])
+    assert bench.replied == {1: None, 2: None}
+    assert bench.engine.in_flight == 0
+    await bench.engine.settled()
+
+
+@scenario
 async def test_a_batch_that_waits_does_not_count_as_one_that_hangs():
     bench = Bench("a", "b")
     bench.send("a")
