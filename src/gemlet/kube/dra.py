@@ -23,7 +23,7 @@ from gemlet.kube.protocol import registration_pb2 as registration
 from gemlet.kube.share import claim_uid_of, share_id_of_claim
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from pathlib import Path
 
     from gemlet.kube.book import ShareBook
@@ -49,8 +49,8 @@ def claim_path(namespace: str, name: str) -> str:
 class DraDriver:
     """DRAPlugin and DRAResourceHealth for the node ``pool``.
 
-    ``look_again``: checks the pods that were seen before a claim of theirs, of this namespace and name, became a share.
-    Raises ApiError.
+    ``look_again``: checks the pods of a claim that is a share now, among them those for which it is reserved. Raises
+    ApiError.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class DraDriver:
         api: Objects,
         *,
         pool: str,
-        look_again: Callable[[str, str], Awaitable[None]] | None = None,
+        look_again: Callable[[Share, Iterable[Pod]], Awaitable[None]] | None = None,
     ) -> None:
         self._book = book
         self._gpus = gpus
@@ -139,8 +139,9 @@ class DraDriver:
         ours = {
             other.claim[1] for other in self._book.shares.values() if other.claim and other.claim[0] == claim.namespace
         }
+        users = claims.pods_of(seen)
         refusal: GemletError | None = None
-        for user in claims.pods_of(seen):
+        for user in users:
             try:
                 # Of a pod of megabytes nothing stays while the next, a daemon or a disk is waited for.
                 container = self._checked(await self._api.get(user.path, in_line=True), user, ours, claim.name)
@@ -156,7 +157,7 @@ class DraDriver:
                 raise refusal
         opened = await self._book.open(share, before=before)
         if self._look_again is not None:  # before the kubelet hears of it, whose containers would have to wait
-            await self._look_again(claim.namespace, claim.name)
+            await self._look_again(opened, users)
         return opened
 
     def _checked(self, seen: dict[str, Any], user: Pod, ours: set[str], claim: str) -> str:

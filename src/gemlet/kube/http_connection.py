@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
 READ_BYTES = 65536
 CLOSE_SECONDS = 1.0
+# A server that is gone without a word, as a machine or a way to it that was lost, ends a connection within half a
+# minute: who watches would hear nothing for minutes else, and nothing of what came meanwhile.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
 
 
 class HttpError(Exception):
@@ -44,6 +53,9 @@ class HttpConnection:
         secure = parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
         reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=(context or True) if secure else None)
+        connection = writer.get_extra_info("socket")
+        for level, option, value in _KEEP_ALIVE:
+            connection.setsockopt(level, option, value)
         return cls(reader, writer, parts.netloc)
 
     async def ask(

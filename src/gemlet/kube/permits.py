@@ -59,6 +59,10 @@ class Permits:
                 with contextlib.suppress(OSError):
                     file.unlink(missing_ok=True)
 
+    def said(self, share_id: str, pod: str) -> bool:
+        """Whether something was said to the pod with that uid of a share."""
+        return (share_id, pod) in self._said
+
     def shares_of(self, pod: str) -> set[str]:
         """The shares of which something was said to the pod with that uid."""
         return {share_id for share_id, uid in self._said if uid == pod}

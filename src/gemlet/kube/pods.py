@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,16 +83,24 @@ class PodFollower:
             refuse_annotation(name)
         return found
 
-    async def look_again(self, namespace: str, claim: str) -> None:
-        """Checks the pods that are here already and use a claim, now that it is a share. Raises ApiError.
+    async def look_again(self, share: Share, reserved: Iterable[Pod] = ()) -> None:
+        """Checks the pods that use the claim of a share and have not been checked since it is one: those that are here
+        already, and those for which the claim is ``reserved``, of which the watch may tell late. Raises ApiError.
 
         Those that come after this are checked as they come; until then their containers wait.
         """
-        for uid, (pod, used) in list(self._users.items()):
-            if pod.namespace == namespace and used & {claim, _ANY}:
+        assert share.claim is not None
+        namespace, claim = share.claim
+        pods = {pod.uid: pod for pod in reserved}
+        pods |= {
+            uid: pod for uid, (pod, used) in self._users.items() if pod.namespace == namespace and used & {claim, _ANY}
+        }
+        for uid, pod in pods.items():
+            if not self.permits.said(share.id, uid):
                 await self._look_at(uid, pod)  # apart: of one, which may be of megabytes, nothing stays for the next
 
     async def _look_at(self, uid: str, pod: Pod) -> None:
+        known = uid in self._users
         try:
             seen = await self._api.get(pod.path, in_line=True)
         except ApiError as error:
@@ -100,7 +108,8 @@ class PodFollower:
                 raise
             self._forget(uid)
         else:
-            if uid in self._users and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
+            here = uid in self._users if known else seen["spec"].get("nodeName") == self._node
+            if here and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
                 await self._check(seen)
 
     async def run(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import ssl
 
 import pytest
@@ -415,6 +416,23 @@ def test_a_watch_that_falls_silent_ends_and_a_slow_reader_of_it_does_not(monkeyp
         assert seen == ["a", "b"]
 
     asyncio.run(whole())
+
+
+def test_a_server_that_is_lost_without_a_word_ends_a_connection_soon():
+    """A watch heard nothing for five minutes, and containers wait a minute and a half for what it tells."""
+
+    async def scenario(api):
+        await api.get("/pods")
+        (connection,) = api._free
+        there = connection._writer.get_extra_info("socket")
+        assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, step, steps = (
+            there.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + step * steps <= 30
+
+    with_server(scenario)
 
 
 def test_no_server_is_an_error():

@@ -63,8 +63,8 @@ class Setup:
         self.api = fakes.FakeApi()
         self.looked, self.unseen = [], None
 
-    async def look_again(self, namespace, claim):
-        self.looked.append((namespace, claim, set(self.node.book.shares)))
+    async def look_again(self, share, reserved):
+        self.looked.append((share.claim, [pod.uid for pod in reserved], set(self.node.book.shares)))
         if self.unseen is not None:
             raise self.unseen
 
@@ -327,7 +327,7 @@ async def test_pods_that_are_here_already_are_looked_at_before_the_kubelet_hears
     assert "no answer" in (await kubelet.prepare(("u1", "u1")))["u1"].error
     setup.unseen = None
     assert not (await kubelet.prepare(("u1", "u1")))["u1"].error
-    assert setup.looked == 2 * [("default", "u1", {"claim-u1"})]
+    assert setup.looked == 2 * [(("default", "u1"), ["p"], {"claim-u1"})]
 
 
 @scenario

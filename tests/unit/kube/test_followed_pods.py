@@ -170,16 +170,55 @@ class TestFollower:
             api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
             run(applied(follower, pod))
         run(node.book.open(fakes.claim_share("u1")))
-        run(follower.look_again("elsewhere", "u1"))
+        run(follower.look_again(msgspec.structs.replace(fakes.claim_share("u1"), claim=("elsewhere", "u1"))))
         assert node.may_start() == set(), "nothing was said of it"
-        run(follower.look_again("default", "u1"))
+        run(follower.look_again(fakes.claim_share("u1")))
         assert node.may_start() == {"good"}
         run(follower._events.make())
         ((_, event),) = api.created
         assert (event["involvedObject"]["name"], event["reason"]) == ("hostile", "ShareRefused")
+        run(node.book.close("claim-u1"))
+        follower.permits.enforce(node.book.shares)
+        run(node.book.open(fakes.claim_share("u1")))
         del api.objects["/api/v1/namespaces/default/pods/good"]
-        run(follower.look_again("default", "u1"))
+        run(follower.look_again(fakes.claim_share("u1")))
         assert node.may_start() == set()
+
+    def test_a_pod_for_which_a_claim_is_prepared_does_not_wait_for_the_watch(self, node, run):
+        """A watch over a connection that is dead tells of no pod for minutes, and behind one pod that changes without
+        end of all others late: containers would wait in vain, and a pod that is not restarted would have failed."""
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        hostile = claiming_pod("hostile", "u1", securityContext={"privileged": True})
+        away, next_one = claiming_pod("away", "u1"), claiming_pod("next", "u1")
+        next_one["metadata"]["uid"] = "another"
+        for pod, where in ((claiming_pod("good", "u1"), "n1"), (hostile, "n1"), (away, "n2"), (next_one, "n1")):
+            pod["spec"]["nodeName"] = where
+            api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
+        names = ("good", "hostile", "away", "next", "gone")
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower.look_again(fakes.claim_share("u1"), [Pod(namespace="default", name=n, uid=n) for n in names]))
+        assert node.may_start() == {"good"}
+        assert follower.permits.refused() == {"hostile"}
+
+    def test_each_pod_of_a_claim_is_looked_at_once_however_often_it_is_prepared(self, node, run):
+        """The kubelet asks for each of the pods that start together: of 100 there were 10,000 looks."""
+        api, asked = fakes.FollowedApi(), []
+        follower = fakes.follower(api, node)
+        pods = [claiming_pod(f"p{number}", "u1") for number in range(20)]
+        for pod in pods:
+            api.objects[f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"] = pod
+            run(applied(follower, pod))
+
+        async def get(path, **query):
+            asked.append(path)
+            return api.objects[path]
+
+        follower._api.get = get
+        run(node.book.open(fakes.claim_share("u1")))
+        for _ in pods:
+            run(follower.look_again(fakes.claim_share("u1")))
+        assert len(asked) == len(node.may_start()) == len(pods)
 
     def test_a_container_of_two_shares_starts_in_neither(self, node, run):
         """The second may become a share after the first has been prepared."""
@@ -192,7 +231,7 @@ class TestFollower:
         run(applied(follower, both))
         for uid, may in (("u1", {"both"}), ("u2", set())):
             run(node.book.open(fakes.claim_share(uid)))
-            run(follower.look_again("default", uid))
+            run(follower.look_again(fakes.claim_share(uid)))
             assert node.may_start() == may
         assert node.may_start("claim-u2") == set()
 
@@ -207,7 +246,7 @@ class TestFollower:
             run(applied(follower, pod))
         for _ in range(3):
             run(node.book.open(fakes.claim_share("u1")))
-            run(follower.look_again("default", "u1"))
+            run(follower.look_again(fakes.claim_share("u1")))
             assert node.may_start() == {"good"}
             run(node.book.close("claim-u1"))
             follower.permits.enforce(node.book.shares)
@@ -231,7 +270,7 @@ class TestFollower:
                 run(follower.seen(where)) if pod is clean else check_counted(pod, "c")
         run(node.book.close("claim-u1"))
         run(node.book.open(fakes.claim_share("u1")))
-        run(follower.look_again("default", "u1"))
+        run(follower.look_again(fakes.claim_share("u1")))
         assert node.may_start() == set()
         node.restart()
         run(node.book.restore())
@@ -281,7 +320,7 @@ class TestFollower:
             return claiming_pod("p", "u1")
 
         api.get = late
-        run(follower.look_again("default", "u1"))
+        run(follower.look_again(fakes.claim_share("u1")))
         assert node.may_start() == set()
 
     def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
@@ -293,7 +332,7 @@ class TestFollower:
 
         follower._api.get = down
         with pytest.raises(ApiError, match="no answer"):
-            run(follower.look_again("default", "u1"))
+            run(follower.look_again(fakes.claim_share("u1")))
 
     def test_a_pod_that_changes_without_end_does_not_hold_up_the_look_at_others(self, node, run):
         """Each change is one of the daemon's and of the disk's, and a pod's end waits for its programs; meanwhile the

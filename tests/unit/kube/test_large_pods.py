@@ -106,7 +106,7 @@ def test_while_a_claim_is_prepared(node, api, run):
         return await driver.NodePrepareResources(messages.NodePrepareResourcesRequest(claims=[claim]))
 
     assert run(scenario()).claims["u1"].error == ""
-    assert len(api.there) == 6, "a claim, a pod that is refused and one that is not, the daemon, two pods more"
+    assert len(api.there) == 8, "a claim, a pod that is refused and one that is not, the daemon, all four pods"
     assert not any(api.there)
 
 
