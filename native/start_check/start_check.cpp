@@ -1,13 +1,16 @@
-// gemlet-start-check PERMITS [PROC [SECONDS]]: run on the node by the container runtime, as an OCI hook of the CDI
-// file of a share, before anything of a container in that share runs. It fails, and so the container does not start,
-// unless the agent has found that the container's pod cannot leave the share (src/gemlet/kube/permits.py).
+// gemlet-start-check PERMITS [PROC [SECONDS [ANSWER]]]: run on the node by the container runtime, as an OCI hook of
+// the CDI file of a share, before anything of a container in that share runs. It fails, and so the container does not
+// start, unless the agent has found that the container's pod cannot leave the share (src/gemlet/kube/permits.py).
 //
 // PERMITS: the share's directory there, with a file for each pod, by uid. PROC: /proc.
 //
 // A pod that the agent has not seen yet is waited for: the kubelet may be faster than the agent's watch, and the
-// agent may be another one now. A pod that is never restarted would have failed for good.
+// agent may be another one now. A pod that is never restarted would have failed for good. But no longer than that can
+// help: meanwhile containerd answers nothing about the pod, and so the kubelet has no measurements of the whole node,
+// by which it evicts pods. So for SECONDS after the agent was last there, and while it is there for ANSWER.
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,6 +27,7 @@ namespace {
 
 constexpr char kMayStart[] = "may start\n";  // MAY_START in permits.py
 constexpr int kWaitSeconds = 90;             // a kubelet gives a runtime two minutes
+constexpr int kAnswerSeconds = 10;           // of an agent that is there, and touches its directory every two seconds
 constexpr long kStepNs = 20'000'000;
 constexpr size_t kMostBytes = 4096;  // of a refusal that is shown
 
@@ -50,10 +54,20 @@ std::optional<std::string> content_of(const std::string& path) {
     return content_of(open(path.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
-double now() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
+double seconds(const timespec& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+double now(clockid_t clock) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return seconds(time);
+}
+
+// When the agent was last there; 0 if that is not known.
+double last_sign(const std::string& directory) {
+    struct stat found{};
+    return stat(directory.c_str(), &found) == 0 ? seconds(found.st_mtim) : 0;
 }
 
 }  // namespace
@@ -68,13 +82,21 @@ int main(int argc, char** argv) {
     const auto pod = gemlet::pod_of(*cgroups);
     if (!pod) return refuse("its cgroups name no pod; the kubelet must run with cgroupsPerQOS");
     const std::string path = permits + "/" + *pod;
-    const double give_up = now() + (argc > 3 ? std::atoi(argv[3]) : kWaitSeconds);
+    const std::string agents = permits.substr(0, permits.rfind('/'));
+    const double wait = argc > 3 ? std::atoi(argv[3]) : kWaitSeconds;
+    const double answer = argc > 4 ? std::atoi(argv[4]) : kAnswerSeconds;
+    const double begin = now(CLOCK_MONOTONIC), sign = last_sign(agents);
+    double there = 0;  // since when the agent is seen to be
     while (true) {
         if (const auto said = content_of(path)) {
             return *said == kMayStart ? 0 : refuse(said->substr(0, kMostBytes));
         }
-        if (now() >= give_up)
-            return refuse("gemlet's agent on this node has not seen the pod yet, or knows the share no more");
+        const double time = now(CLOCK_MONOTONIC);
+        if (there == 0 && last_sign(agents) != sign) there = time;
+        if (there != 0 && time - there >= answer)
+            return refuse("gemlet's agent on this node has not seen the pod, or knows the share no more");
+        if (time - begin >= wait || now(CLOCK_REALTIME) - last_sign(agents) >= wait)
+            return refuse("gemlet's agent on this node does not run, and has not seen the pod");
         const timespec step{0, kStepNs};
         nanosleep(&step, nullptr);
     }

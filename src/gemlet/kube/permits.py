@@ -6,12 +6,17 @@ The kubelet has a claim prepared for the first pod that uses it, and tells nobod
 gemlet-start-check (native/start_check) before each container of a share starts: without such a file, or with one that
 says something else, the container does not start. Where the agent is down, slow or cannot write, nothing starts that
 it has not looked at.
+
+That program waits where there is no file yet, and for no longer than the agent may take: while it waits, the kubelet
+gets no measurements of the node from containerd. So of a pod that is deleted, there is a file that says so for a while.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import time
 from typing import TYPE_CHECKING
 
 from gemlet import whole_file
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAY_START = "may start\n"  # kMayStart in native/start_check/start_check.cpp
+_DELETED = "gemlet: the pod has been deleted\n"
+DELETED_SECONDS = 180.0  # for which a container of it may still be about to start
 
 
 class NotWritten(GemletError):
@@ -35,6 +42,7 @@ class Permits:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._said: dict[tuple[str, str], str] = {}  # what a file is to say, by share and pod
+        self._deleted: dict[tuple[str, str], float] = {}  # when, by the same
 
     def say(self, share_id: str, pod: str, refusal: str | None) -> None:
         """Lets the pod with that uid start in a share, or with a ``refusal`` not. What cannot be written now, `enforce`
@@ -49,6 +57,14 @@ class Permits:
             del self._said[share_id, pod]
             with contextlib.suppress(OSError):  # nobody else will ever have that uid
                 self._file(share_id, pod).unlink(missing_ok=True)
+
+    def end(self, pod: str) -> None:
+        """The pod with that uid has been deleted: a container of it that is about to start does not wait."""
+        for share_id in self.shares_of(pod):
+            del self._said[share_id, pod]
+            self._deleted[share_id, pod] = time.monotonic()
+            with contextlib.suppress(OSError):
+                whole_file.write(self._file(share_id, pod), _DELETED.encode())
 
     def keep(self, pods: Collection[str]) -> None:
         """Forgets all pods but these, also those that an agent before this one knew."""
@@ -80,9 +96,17 @@ class Permits:
         }
 
     def enforce(self, shares: Collection[str]) -> None:
-        """Writes what the files are to say and do not, and removes those of all but these ``shares``. Raises
-        `NotWritten` if one cannot be written, when all others are."""
+        """Writes what the files are to say and do not, and removes those of all but these ``shares``. Shows that the
+        agent is there. Raises `NotWritten` if a file cannot be written, when all others are."""
         failed = None
+        with contextlib.suppress(OSError):
+            os.utime(self._directory)
+        old = time.monotonic() - DELETED_SECONDS
+        for share_id, pod in [key for key, since in self._deleted.items() if since <= old]:
+            del self._deleted[share_id, pod]
+            with contextlib.suppress(OSError):
+                self._file(share_id, pod).unlink(missing_ok=True)
+        self._deleted = {key: since for key, since in self._deleted.items() if key[0] in shares}
         self._said = {key: text for key, text in self._said.items() if key[0] in shares}
         for share_id, pod in self._said:
             try:
@@ -114,7 +138,7 @@ class Permits:
 def refusals(directory: Path, share_id: str) -> dict[str, str]:
     """Why pods may not start in a share, by uid, as their files say."""
     found = {file.name: _read(file) for file in (directory / share_id).glob("[!.]*")}
-    return {pod: text.strip() for pod, text in found.items() if text not in (None, MAY_START)}
+    return {pod: text.strip() for pod, text in found.items() if text not in (None, MAY_START, _DELETED)}
 
 
 def _read(file: Path) -> str | None:

@@ -225,7 +225,7 @@ class PodFollower:
     def _forget(self, uid: str) -> None:
         self._users.pop(uid, None)
         self._choices.forget(uid)
-        self.permits.take_back(uid)
+        self.permits.end(uid)
 
     async def _end(self, seen: dict[str, Any]) -> None:
         # Sooner than the reaper: the next pod of that name must not be taken for this one. Claims are unprepared.

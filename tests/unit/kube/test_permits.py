@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import time
 
 import pytest
 
@@ -35,6 +37,7 @@ class Runtime:
     def __init__(self, path):
         self.proc = path / "proc"
         self.permits = path / "permits"
+        self.permits.mkdir(exist_ok=True)
         self.state = {"ociVersion": "1.0.2", "id": "3f0c", "pid": 77, "bundle": "/run/b", "annotations": {"pid": "1"}}
         self.put(CGROUPS[0])
 
@@ -93,7 +96,46 @@ def test_a_container_waits_for_an_agent_that_has_not_seen_its_pod(permits, runti
 def test_what_nobody_looks_at_does_not_start(runtime):
     code, words = runtime.said(runtime.start("1"))
     assert code != 0
-    assert "has not seen the pod yet" in words
+    assert "does not run, and has not seen the pod" in words
+
+
+def test_an_agent_that_is_away_for_long_is_not_waited_for(runtime):
+    """While a container waits, the kubelet has no measurements of the whole node, by which it evicts pods."""
+    long_ago = time.time() - 1000
+    os.utime(runtime.permits, (long_ago, long_ago))
+    code, words = runtime.said(runtime.start("900"))
+    assert code != 0
+    assert "does not run" in words
+
+
+def test_an_agent_that_is_there_is_not_waited_for_as_long_as_one_that_is_away(permits, runtime):
+    process = runtime.start("900", "0")
+    process.stdin.write(json.dumps(runtime.state))
+    process.stdin.flush()
+    process.stdin.close()
+    while process.poll() is None:
+        permits.enforce(())
+    assert process.returncode != 0
+    assert "has not seen the pod, or knows the share no more" in process.stderr.read()
+    process.stderr.close()
+
+
+def test_a_pod_that_is_deleted_before_it_starts_keeps_no_runtime_waiting(permits, runtime, tmp_path, monkeypatch):
+    """Each such pod kept its node without measurements for a minute and a half."""
+    directory = tmp_path / "permits"
+    for uid in (UID, OTHER):
+        permits.say("claim-u1", uid, None)
+    permits.end(UID)
+    code, words = runtime.said(runtime.start())
+    assert code != 0
+    assert "has been deleted" in words
+    assert permits.refused() == set()
+    assert refusals(directory, "claim-u1") == {}
+    permits.enforce({"claim-u1"})
+    assert {file.name for file in (directory / "claim-u1").iterdir()} == {UID, OTHER}
+    monkeypatch.setattr("gemlet.kube.permits.DELETED_SECONDS", 0)
+    permits.enforce({"claim-u1"})
+    assert {file.name for file in (directory / "claim-u1").iterdir()} == {OTHER}, "pods may come and go without end"
 
 
 @pytest.mark.parametrize(
