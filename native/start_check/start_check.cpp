@@ -88,7 +88,8 @@ int main(int argc, char** argv) {
     const double begin = now(CLOCK_MONOTONIC), sign = last_sign(agents);
     double there = 0;  // since when the agent is seen to be
     while (true) {
-        if (const auto said = content_of(path)) {
+        // Without its end it is what a power cut has left, and the agent writes it again.
+        if (const auto said = content_of(path); said && said->ends_with('\n')) {
             return *said == kMayStart ? 0 : refuse(said->substr(0, kMostBytes));
         }
         const double time = now(CLOCK_MONOTONIC);

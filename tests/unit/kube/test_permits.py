@@ -75,10 +75,15 @@ def test_a_container_does_not_start_whose_pod_may_not_and_says_why(permits, runt
     )
 
 
-def test_what_a_power_cut_has_left_of_a_permit_is_none(permits, runtime):
+def test_what_a_power_cut_has_left_of_a_permit_is_none_and_what_the_agent_writes_then_counts(permits, runtime):
     permits.say("claim-u1", UID, None)
     (runtime.permits / "claim-u1" / UID).write_text("")
-    assert runtime.said(runtime.start())[0] != 0
+    assert runtime.said(runtime.start("1"))[0] != 0
+    process = runtime.start()
+    process.stdin.write(json.dumps(runtime.state))
+    process.stdin.flush()
+    permits.enforce({"claim-u1"})
+    assert runtime.said(process, "") == (0, "")
 
 
 def test_a_container_waits_for_an_agent_that_has_not_seen_its_pod(permits, runtime):
