@@ -1,16 +1,15 @@
-// gemlet-start-check PERMITS [PROC [SECONDS [ANSWER]]]: run on the node by the container runtime, as an OCI hook of
-// the CDI file of a share, before anything of a container in that share runs. It fails, and so the container does not
-// start, unless the agent has found that the container's pod cannot leave the share (src/gemlet/kube/permits.py).
+// gemlet-start-check PERMITS [PROC [SECONDS]]: run on the node by the container runtime, as an OCI hook of the CDI
+// file of a share, before anything of a container in that share runs. It fails, and so the container does not start,
+// unless the agent has found that the container's pod cannot leave the share (src/gemlet/kube/permits.py).
 //
-// PERMITS: the share's directory there, with a file for each pod, by uid. PROC: /proc.
+// PERMITS: the share's directory there, with a file for each pod, by uid; it is there as long as the share. PROC:
+// /proc.
 //
-// A pod that the agent has not seen yet is waited for: the kubelet may be faster than the agent's watch, and the
-// agent may be another one now. A pod that is never restarted would have failed for good. But no longer than that can
-// help: meanwhile containerd answers nothing about the pod, and so the kubelet has no measurements of the whole node,
-// by which it evicts pods. So for SECONDS after the agent was last there, and while it is there for ANSWER.
+// A pod that the agent has not seen yet is waited for, for SECONDS: the kubelet may be faster than the agent's watch,
+// and a pod that is never restarted would have failed for good. But for no longer than that: meanwhile containerd
+// answers nothing about the pod, and so the kubelet has no measurements of the whole node, by which it evicts pods.
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,8 +25,7 @@
 namespace {
 
 constexpr char kMayStart[] = "may start\n";  // MAY_START in permits.py
-constexpr int kWaitSeconds = 90;             // a kubelet gives a runtime two minutes
-constexpr int kAnswerSeconds = 10;           // of an agent that is there, and touches its directory every two seconds
+constexpr int kWaitSeconds = 10;
 constexpr long kStepNs = 20'000'000;
 constexpr size_t kMostBytes = 4096;  // of a refusal that is shown
 
@@ -54,20 +52,10 @@ std::optional<std::string> content_of(const std::string& path) {
     return content_of(open(path.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
-double seconds(const timespec& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-double now(clockid_t clock) {
+double now() {
     timespec time{};
-    clock_gettime(clock, &time);
-    return seconds(time);
-}
-
-// When the agent was last there; 0 if that is not known.
-double last_sign(const std::string& directory) {
-    struct stat found{};
-    return stat(directory.c_str(), &found) == 0 ? seconds(found.st_mtim) : 0;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 }  // namespace
@@ -82,22 +70,14 @@ int main(int argc, char** argv) {
     const auto pod = gemlet::pod_of(*cgroups);
     if (!pod) return refuse("its cgroups name no pod; the kubelet must run with cgroupsPerQOS");
     const std::string path = permits + "/" + *pod;
-    const std::string agents = permits.substr(0, permits.rfind('/'));
-    const double wait = argc > 3 ? std::atoi(argv[3]) : kWaitSeconds;
-    const double answer = argc > 4 ? std::atoi(argv[4]) : kAnswerSeconds;
-    const double begin = now(CLOCK_MONOTONIC), sign = last_sign(agents);
-    double there = 0;  // since when the agent is seen to be
+    const double give_up = now() + (argc > 3 ? std::atoi(argv[3]) : kWaitSeconds);
     while (true) {
         // Without its end it is what a power cut has left, and the agent writes it again.
         if (const auto said = content_of(path); said && said->ends_with('\n')) {
             return *said == kMayStart ? 0 : refuse(said->substr(0, kMostBytes));
         }
-        const double time = now(CLOCK_MONOTONIC);
-        if (there == 0 && last_sign(agents) != sign) there = time;
-        if (there != 0 && time - there >= answer)
-            return refuse("gemlet's agent on this node has not seen the pod, or knows the share no more");
-        if (time - begin >= wait || now(CLOCK_REALTIME) - last_sign(agents) >= wait)
-            return refuse("gemlet's agent on this node does not run, and has not seen the pod");
+        if (access(permits.c_str(), F_OK) != 0) return refuse("gemlet's agent on this node knows the share no more");
+        if (now() >= give_up) return refuse("gemlet's agent on this node has not seen the pod yet");
         const timespec step{0, kStepNs};
         nanosleep(&step, nullptr);
     }

@@ -296,6 +296,7 @@ class ShareBook:
             await self._daemon.open(share, self.socket(share.id), device=device)
         if share.claim is not None:
             check = self.host.start_check(share.id)
+            Path(check[-1]).mkdir(mode=0o700, parents=True, exist_ok=True)  # noqa: ASYNC240  nothing waits without it
             cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share), check))
         self.unaccounted.discard(share.id)
         self._unsure.discard(share.id)

@@ -7,14 +7,14 @@ gemlet-start-check (native/start_check) before each container of a share starts:
 says something else, the container does not start. Where the agent is down, slow or cannot write, nothing starts that
 it has not looked at.
 
-That program waits where there is no file yet, and for no longer than the agent may take: while it waits, the kubelet
-gets no measurements of the node from containerd. So of a pod that is deleted, there is a file that says so for a while.
+That program waits for ten seconds where there is no file yet, and meanwhile the kubelet gets no measurements of the
+node from containerd. So the directory is there as long as the share (book.py), and of a pod that is deleted there is a
+file that says so for a while.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from typing import TYPE_CHECKING
@@ -96,11 +96,9 @@ class Permits:
         }
 
     def enforce(self, shares: Collection[str]) -> None:
-        """Writes what the files are to say and do not, and removes those of all but these ``shares``. Shows that the
-        agent is there. Raises `NotWritten` if a file cannot be written, when all others are."""
+        """Writes what the files are to say and do not, and removes those of all but these ``shares``. Raises
+        `NotWritten` if one cannot be written, when all others are."""
         failed = None
-        with contextlib.suppress(OSError):
-            os.utime(self._directory)
         old = time.monotonic() - DELETED_SECONDS
         for share_id, pod in [key for key, since in self._deleted.items() if since <= old]:
             del self._deleted[share_id, pod]
