@@ -23,7 +23,7 @@ The same code runs live and in the simulator; its caller advances the time and d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from gemlet.serve.dispatch.faults import Faults
@@ -103,7 +103,7 @@ class Batch:
     """Requests to execute together, now.
 
     number: by which it waits for others, see waits.py; 0: for none. waited: milliseconds for which it did, without
-    those since ``waits_since``, if it does.
+    those since ``waits_since``, if it does. replaced: its model is not served any more, or by other files.
     """
 
     place: Assignment
@@ -112,6 +112,7 @@ class Batch:
     number: int = 0
     waited: float = 0.0
     waits_since: float = 0.0
+    replaced: bool = False
 
     @property
     def gpu_let(self) -> GpuLetState:
@@ -187,9 +188,9 @@ class Dispatcher:
                 self._give_up(queue, f"the new plan does not serve {model}")
 
     def carry_on(self, old: GpuLetState, new: GpuLetState) -> None:
-        """``new`` is the one that ``old`` was, and executes what that does."""
+        """``new`` is the one that ``old`` was, and executes what that does, be it of models that it has no more."""
         for batch in old.batches:
-            batch.place = new.places[batch.place.model]
+            batch.place = new.places.get(batch.place.model) or replace(batch.place, gpu_let=new)
         new.running, new.beside, new.doubted = old.running, old.beside, old.doubted
         old.running, old.beside = None, []
 

@@ -212,24 +212,25 @@ class Engine:
         specs: what is served, by label; None leaves that as it is. A request that names a version waits for that one.
         """
         moved: list[Request] = []
-        replaced = set[str]()
+        running = {route: gpu_let for gpu_let, route in self._routes.items() if gpu_let.running is not None}
         if specs is not None:
+            before = {label: served.spec.key for label, served in self.models.items()}
             replaced = set(self.models.replace(specs))
+            for batch in [batch for gpu_let in running.values() for batch in gpu_let.batches]:
+                served = self.models.get(batch.place.model)
+                batch.replaced |= served is None or served.spec.key != before.get(batch.place.model)
             for label in replaced:
                 self._quarantine.forget(label)
             self._faults.forget(replaced)
             moved = self._dispatcher.take_out(self._elsewhere)
-        running = {gpu_let: route for gpu_let, route in self._routes.items() if gpu_let.running is not None}
         self._dispatcher.adopt(plan)
         self._missing.clear()
-        self._routes = dict(running)
+        self._routes = {gpu_let: route for route, gpu_let in running.items()}
         for gpu_let in self._dispatcher.gpu_lets:
             route = self._routes[gpu_let] = routes(gpu_let)
             gpu_let.suspended = route.executor is not None and route.executor.died.is_set()
-            for old, before in running.items():  # its thread is at work: what came to it would wait for that
-                stays = gpu_let.places.keys() - replaced
-                if before == route and all(batch.place.model in stays for batch in old.batches):
-                    self._dispatcher.carry_on(old, gpu_let)
+            if route in running:  # its thread is at work: what came to it would wait for that
+                self._dispatcher.carry_on(running[route], gpu_let)
         for request in moved:
             self.waiting_bytes.remove(request.model, request.payload.nbytes)
             self._resubmit(request)
@@ -242,13 +243,13 @@ class Engine:
         return bool(call.version) and (served is None or str(served.spec.version) != call.version)
 
     async def settled(self) -> None:
-        """Returns when no gpu-let of an earlier plan runs a batch any more."""
-        while self._old_gpu_lets_at_work():
+        """Returns when no batch runs any more of a gpu-let of an earlier plan, or of a model that was replaced."""
+        while self._old_at_work():
             self._ended.clear()
             await self._ended.wait()
 
-    def _old_gpu_lets_at_work(self) -> bool:
-        return any(gpu_let.retired and gpu_let.running is not None for gpu_let in self._routes)
+    def _old_at_work(self) -> bool:
+        return any(gpu_let.retired or batch.replaced for gpu_let in self._routes for batch in gpu_let.batches)
 
     def waits_for(self, executor: Executor, name: str, version: str) -> bool:
         """Whether a model is served only by what died and this one, which loads its models, is to take the place of: a
@@ -458,7 +459,7 @@ class Engine:
         batch, now = work.batch, self._clock()
         held_back = bool(self._quarantine.alone)  # others may wait for this batch
         error = future.exception()
-        whole = error is None and len(requests) == len(batch.requests)
+        whole = error is None and len(requests) == len(batch.requests) and not batch.replaced
         try:
             error = error or self._answered(work, spec, requests, future.result())
             if error is not None:
@@ -472,7 +473,7 @@ class Engine:
             self.waits.ended(batch)
             for following in self._dispatcher.finish(batch, now, whole=whole):
                 self._execute(following)
-            if batch.gpu_let.retired:
+            if batch.gpu_let.retired or batch.replaced:
                 self._ended.set()
         if error is not None or held_back:
             self.pump()  # a batch that must run again, or alone, may find another gpu-let free

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import struct
@@ -49,7 +50,7 @@ class Bench:
         self._numbers = itertools.count(1)
         self.adopt(*gpu_lets)
 
-    def adopt(self, *gpu_lets):
+    def adopt(self, *gpu_lets, specs=None):
         planned = tuple(
             PlannedGpuLet(
                 sm=0.5, duty_ms=0, occupancy=0,
@@ -58,7 +59,7 @@ class Bench:
             for models in gpu_lets
         )  # fmt: skip
         plan = msgspec.structs.replace(EMPTY, gpus=(Gpu(index=0, memory_mib=0, gpu_lets=planned),))
-        self.engine.adopt(plan, lambda gpu_let: Route(self.executor, f"let{gpu_let.number}"))
+        self.engine.adopt(plan, lambda gpu_let: Route(self.executor, f"let{gpu_let.number}"), specs)
 
     def send(self, name):
         place = len(self.answers)
@@ -171,6 +172,44 @@ async def test_models_in_a_circle_do_not_wait_for_the_batch_of_a_gpu_let_that_st
     assert bench.replied == {1: None, 2: None}
     assert bench.engine.in_flight == 0
     await bench.engine.settled()
+
+
+@scenario
+async def test_a_model_of_a_circle_that_is_itself_replaced_does_not_wait_for_its_old_batch():
+    for gpu_lets in (("a", "b"), ("ac", "bd")):
+        bench = Bench(*gpu_lets)
+        bench.send("a")
+        specs = {name: served.spec for name, served in bench.engine.models.items()}
+        bench.adopt(*gpu_lets, specs=specs | {"a": msgspec.structs.replace(specs["a"], revision="2")})
+        ended = asyncio.ensure_future(bench.engine.settled())
+        bench.ask("a", "b")
+        bench.ask("b", "a")
+        assert [run[1] for run in bench.executor.runs] == ["a", "b", "a/1@2"]
+        assert bench.beside("a")
+        for name in ("a/1@2", "b"):
+            await bench.end(name)
+            assert not ended.done()  # the old files are in use, and are unloaded after that
+        await bench.end("a")
+        await ended
+        assert bench.replied == {1: None, 2: None}
+        assert bench.engine.in_flight == 0
+
+
+@scenario
+async def test_the_batch_of_a_version_whose_name_an_older_one_takes_over_ends_before_it_is_settled():
+    bench = Bench("a")
+    served = bench.engine.models["a"]
+    older = msgspec.structs.replace(served.spec, version=1)
+    served.spec = msgspec.structs.replace(served.spec, version=2, revision="2")
+    bench.engine.models["a/1"] = ServedModel(older)
+    bench.send("a")
+    bench.adopt("a", specs={"a": older})
+    ended = asyncio.ensure_future(bench.engine.settled())
+    await asyncio.sleep(0)
+    assert not ended.done()
+    await bench.end("a/2@2")
+    await ended
+    assert bench.answers[0].spec.version == 2
 
 
 @scenario
