@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gemlet.errors import ConfigError
 from gemlet.inference_protocol import model_config_pb2
 from gemlet.serve.models.specification import TensorSpec
-from gemlet.serve.server.repository import native_config, text_fields, tree, triton_config
+from gemlet.serve.server.repository import completion, native_config, text_fields, tree, triton_config
 
 GOOD = """\
 platform: noop
@@ -385,6 +385,24 @@ def test_a_model_completes_its_own_configuration(model):
 def test_a_model_that_cannot_tell_its_configuration_is_an_error_of_that_model(model, code, why):
     (model / "1" / "model.py").write_text(COMPLETES.replace('print("words, not data")', code))
     assert f"its configuration cannot be told from its file: {why}" in str(wrong(model))
+
+
+def test_a_model_that_ends_the_process_that_asks_it_has_told_nothing(model):
+    (model / "1" / "model.py").write_text(COMPLETES.replace('print("words, not data")', "import os; os._exit(0)"))
+    assert "its file ended the process that asked for its configuration" in str(wrong(model))
+
+
+def test_nobody_waits_for_what_a_model_leaves_behind_that_was_asked_for_its_configuration(model, monkeypatch):
+    gate = model / "gate"
+    os.mkfifo(gate)
+    forks = f"import os; os.fork() or (open({str(gate)!r}).read(), os._exit(0))"
+    (model / "1" / "model.py").write_text(COMPLETES.replace('print("words, not data")', forks))
+    monkeypatch.setattr(completion, "PATIENCE_S", 30.0)
+    try:
+        (spec,) = tree.read_model(model)
+    finally:
+        os.close(os.open(gate, os.O_RDWR))  # the child has all files of its parent until then
+    assert spec.max_batch == 4
 
 
 def test_what_is_missing(model, tmp_path):

@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class _Asked:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[str]] = set()
+        self._processes: set[subprocess.Popen[bytes]] = set()
         self.ended = False
 
     def begin(self) -> None:
@@ -57,35 +58,36 @@ class _Asked:
                 _kill(process)
 
     def told(self, command: list[str], words: str, stderr: int) -> tuple[int, str]:
-        """Exit code and answer. Raises TimeoutExpired."""
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            start_new_session=True,
-        ) as process:
+        """Exit code and answer. Raises TimeoutExpired.
+
+        Both ways by a file: a pipe ends only with all that a model has started, which may have it, too.
+        """
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as answer:
+            given.write(words.encode())
+            given.seek(0)
+            process = subprocess.Popen(command, stdin=given, stdout=answer, stderr=stderr, start_new_session=True)
             with self._lock:
                 self._processes.add(process)
                 if self.ended:
                     _kill(process)
             try:
-                answer, _ = process.communicate(words, PATIENCE_S)
+                status = process.wait(PATIENCE_S)
             except BaseException:
                 _kill(process)
+                process.wait()
                 raise
             finally:
                 with self._lock:
                     self._processes.discard(process)
-        return process.returncode, answer
+            answer.seek(0)
+            return status, answer.read().decode()
 
 
 asked = _Asked()
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    """With what it has started, which has its standard output, too."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With what it has started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -144,7 +146,10 @@ def _ask(kind: str, path: Path, folder: Path, told: str) -> dict[str, Any]:
         why = answered.strip() if status == FAILED else f"the process ended with status {status}"
         hint = "write inputs and outputs into config.pbtxt"
         raise ConfigError(f"its configuration cannot be told from its file: {why}", path=str(path), hint=hint)
-    answer: dict[str, Any] = json.loads(answered)
+    try:
+        answer: dict[str, Any] = json.loads(answered)
+    except ValueError:
+        raise ConfigError("its file ended the process that asked for its configuration", path=str(path)) from None
     return answer
 
 
