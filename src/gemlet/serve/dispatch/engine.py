@@ -110,6 +110,7 @@ class Engine:
         self._sweeping = False
         self._dropped: deque[Drop] = deque()  # that are not refused yet
         self._telling = False
+        self._of_loads: dict[Call, Executor] = {}  # see _refuse_of_loads()
         self._missing: dict[str, str] = {}  # models that could not be loaded again, and why
 
     @property
@@ -160,9 +161,32 @@ class Engine:
         due = call.arrived + slo
         self._enqueue(Request(label, call.arrived, due, call, rows, priority, may_be_late, call.client))
 
+    def ask(self, call: Call, executor: Executor) -> None:
+        """As infer(), of what a model of this executor asks."""
+        if not self._in_service(executor):
+            self._of_loads[call] = executor
+        self.infer(call)
+        self._refuse_of_loads()
+
     def heard(self, call: Call) -> None:
         """What a model asked is answered, or not waited for any more."""
+        self._of_loads.pop(call, None)
         self.waits.moved(call, "", self._clock())
+
+    def _in_service(self, executor: Executor) -> bool:
+        return any(route.executor is executor for route in self._routes.values())
+
+    def _refuse_of_loads(self) -> None:
+        """What a model asks while an executor loads it that serves nothing yet does not wait for another one that
+        starts again: that one may wait for this one, and for what it asks, in turn."""
+        for call, executor in list(self._of_loads.items()):
+            served = self.models.of(call.model, call.version)
+            places = self._dispatcher.places(served.spec.label) if served is not None else ()
+            if self._in_service(executor):
+                del self._of_loads[call]
+            elif all(place.gpu_let.suspended for place in places):
+                for request in self._dispatcher.take_out(lambda each: each.payload is call):  # noqa: B023  at once
+                    self._refuse_dropped(Drop(request, f"the executor of {call.model} is being started again"))
 
     def cancel(self, call: Call) -> None:
         """Its client is gone. It is not run if it still waits, and not answered."""
@@ -251,17 +275,6 @@ class Engine:
     def _old_at_work(self) -> bool:
         return any(gpu_let.retired or batch.replaced for gpu_let in self._routes for batch in gpu_let.batches)
 
-    def waits_for(self, executor: Executor, name: str, version: str) -> bool:
-        """Whether a model is served only by what died and this one, which loads its models, is to take the place of: a
-        model that asked it while it is loaded would wait for itself, and all others of the executor with it."""
-        served = self.models.find(name, version)
-        places = self._dispatcher.places(served.spec.label) if served is not None else ()
-        held_by = [self._routes[place.gpu_let].executor for place in places if place.gpu_let in self._routes]
-        return bool(held_by) and all(
-            each is not None and each is not executor and each.died.is_set() and each.name == executor.name
-            for each in held_by
-        )
-
     def take_away(self, gpu: int, key: str, why: str) -> None:
         """A model, by its key, is not on this device any more, until another plan is adopted."""
         for label, served in self.models.items():
@@ -296,6 +309,8 @@ class Engine:
         self._timer = None
         try:
             self.expire()
+            if self._of_loads:
+                self._refuse_of_loads()
         finally:
             self._arm()
 

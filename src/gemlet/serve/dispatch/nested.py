@@ -30,11 +30,6 @@ class Nested:
             self._engine.cancel(call)
 
     def _ask(self, executor: Executor, asked: dict[int, Call], message: protocol.Ask) -> None:
-        if self._engine.waits_for(executor, message.model, message.version):
-            error = f"{message.model} is served again once the models of {executor.name} are loaded"
-            executor.reply(protocol.Reply(message.number, error=error))
-            return
-
         def answer(result: Answered | Refusal) -> None:
             self._engine.heard(asked.pop(message.number))  # which knows this: else both would wait for the collector
             executor.reply(_reply(message, result))
@@ -45,7 +40,7 @@ class Nested:
             message.model, inputs, answer, now_ms(), message.version, timeout_ms,
             chain=message.chain, parent=message.batch, client=f"model {message.chain[-1]}",
         )  # fmt: skip
-        self._engine.infer(call)
+        self._engine.ask(call, executor)
 
 
 def _reply(message: protocol.Ask, result: Answered | Refusal) -> protocol.Reply:

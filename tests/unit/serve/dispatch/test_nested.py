@@ -11,10 +11,12 @@ from unittest import mock
 import msgspec
 
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.dispatcher import GpuLetState
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
 from gemlet.serve.dispatch.nested import Nested
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.execution import protocol
+from gemlet.serve.execution.executor import ExecutorDied
 from gemlet.serve.plan.model import Gpu, PlannedGpuLet
 from gemlet.serve.server.fleet import whole_task
 from tests.unit.serve.dispatch.test_engine import Executor, scenario
@@ -309,23 +311,50 @@ async def test_a_suspect_that_could_only_run_beside_the_model_that_waits_for_it_
     assert "b would wait for what waits for it: a -> b" in told
 
 
+def asked_by(executor, number):
+    tensor = protocol.ArenaTensor("X", "FP32", (1, 1), -1, len(DATA), DATA)
+    return executor, protocol.Ask(number, "a", "", (tensor,), 0, 0, ("b",))  # of no batch
+
+
+def other():
+    executor = Asking()
+    executor.name = "gpu1"
+    return executor
+
+
 @scenario
 async def test_what_a_model_asks_while_its_executor_starts_again_does_not_wait_for_that():
     bench = Bench("a", "b")
-    before, again = bench.executor, Asking()
+    before, again, serving = bench.executor, Asking(), other()
+    bench.engine._routes[GpuLetState(1, 0, 1.0)] = Route(serving, "gpu1/let0")
     before.died.set()
     bench.engine.suspend(before)
-    asked = protocol.Ask(1, "a", "", (protocol.ArenaTensor("X", "FP32", (1, 1), -1, len(DATA), DATA),), 0, 0, ("b",))
-    bench.nested(again, asked)  # by what b has in `initialize`
+    bench.nested(*asked_by(again, 1))  # by what b has in `initialize`
+    bench.nested(*asked_by(serving, 2))
     (told,) = again.replies
-    assert "a is served again once the models of gpu0 are loaded" in told.error
-    elsewhere = Asking()
-    elsewhere.name = "gpu1"
-    bench.nested(elsewhere, msgspec.structs.replace(asked, number=2))
+    assert "the executor of a is being started again" in told.error
     bench.engine.resume(again, before)
     assert again.runs  # that one waited
-    bench.nested(again, msgspec.structs.replace(asked, number=3))  # of a thread of b's own
+    bench.nested(*asked_by(again, 3))  # of a thread of b's own
     assert [reply.number for reply in again.replies] == [1]
+    assert not bench.engine._of_loads
+
+
+@scenario
+async def test_executors_that_start_again_do_not_wait_for_each_other():
+    bench = Bench("a", "b")
+    before, elsewhere = bench.executor, other()
+    bench.nested(*asked_by(elsewhere, 1))  # while it loads its models
+    bench.nested(*asked_by(elsewhere, 2))
+    assert bench.running == "a"
+    before.died.set()
+    bench.engine.suspend(before)
+    await before.fail(ExecutorDied("gone"))  # with the first one; it is not run again
+    while len(elsewhere.replies) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert {"the executor of a is being started again" in reply.error for reply in elsewhere.replies} == {True}
+    assert bench.engine.in_flight == 0
+    assert not bench.engine._of_loads
 
 
 @scenario
