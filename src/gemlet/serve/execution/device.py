@@ -342,6 +342,8 @@ class Device:
                     return None
                 models = self.models if gpu_let is None else {key: self.models[key] for key in gpu_let.models}
                 missing = await self._load_again(executor, dict(models))
+                if missing:
+                    self._made.pop(key, None)
                 await executor.partition(self.gpu_lets if gpu_let is None else [_without(gpu_let, missing)])
         except BaseException:
             await executor.close()

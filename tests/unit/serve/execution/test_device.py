@@ -334,6 +334,43 @@ def test_if_one_process_of_a_gpu_let_cannot_start_none_is_left(monkeypatch, tmp_
     asyncio.run(run())
 
 
+def loaded_unless(gate):
+    """A model that cannot be loaded while there is this file."""
+    folder = gate.parent / "gated"
+    (folder / "1").mkdir(parents=True)
+    code = f"""
+import pathlib
+if pathlib.Path({str(gate)!r}).exists():
+    raise ValueError("not now")
+
+def infer(inputs):
+    return {{"Y": inputs["X"]}}
+"""
+    (folder / "1" / "model.py").write_text(code)
+    return msgspec.structs.replace(model("gated", platform="python"), directory=str(folder))
+
+
+def test_a_process_of_a_gpu_let_that_came_back_without_a_model_is_not_kept_for_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(devices, "PER_GPU_LET", frozenset({"cpu"}))
+    gate, missing = tmp_path / "gate", []
+    models = {"echo": waits_for(1, tmp_path), "gated": loaded_unless(gate)}
+    both = GpuLet(name="a", sm=0.5, models={"echo": 8, "gated": 8})
+
+    async def run():
+        async with device_of("cpu", on_missing=lambda *told: missing.append(told[1])) as (device, _, back):
+            await device.prepare(models, [both])
+            gate.touch()
+            device.executor("a").kill()
+            await until(lambda: back)
+            assert missing == ["gated"]
+            assert values(await device.executor("a").run("a", "echo", [x(1.0)], 1)) == [1.0]
+            gate.unlink()
+            await device.prepare(models, [both])
+            assert values(await device.executor("a").run("a", "gated", [x(2.0)], 1)) == [2.0]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("share", "revision"), [(0.5, "1"), (0.25, "2")], ids=["another share", "other files of the model"]
 )
