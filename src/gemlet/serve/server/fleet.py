@@ -93,7 +93,7 @@ class Fleet:
             except Exception:
                 if models is not None:
                     self._engine.stay()
-                self._engine.adopt(_with_own(self._plan, self._served()), self._route)
+                self._engine.adopt(_with_own(self._there(), self._served()), self._route)
                 raise
             self._plan = plan
             self._names = names
@@ -104,6 +104,17 @@ class Fleet:
             await self._engine.settled()
             for device in self.all_devices:
                 await device.retire(frozenset(wanted[device.index]))
+
+    def _there(self) -> Plan:
+        """The plan in force without models that a device could not load again when its executor had died."""
+        served = self._served()
+        gpus = []
+        for gpu in self._plan.gpus:
+            there = self._by_index[gpu.index].models
+            labels = {label: spec for label, spec in served.items() if spec.key in there}
+            gpu_lets = tuple(_known(gpu_let, labels) for gpu_let in gpu.gpu_lets)
+            gpus.append(msgspec.structs.replace(gpu, gpu_lets=gpu_lets))
+        return msgspec.structs.replace(self._plan, gpus=tuple(gpus))
 
     async def park(self, device: Device) -> bool:
         """Ends a device's executors, unless the plan in force uses it; whether it did."""

@@ -163,6 +163,21 @@ def test_what_was_to_leave_stays_where_a_device_cannot_change():
     asyncio.run(run())
 
 
+def test_what_a_device_could_not_load_again_stays_away_where_it_cannot_change():
+    async def run():
+        fleet, engine, (device,) = fleet_of()
+        await fleet.apply(plan_of(gpu0=[(1.0, "a", "b")]))
+        del device.models["a"]
+        engine.take_away(0, "a", "its file is gone")
+        device.fails = True
+        with pytest.raises(ModelError, match="no room"):
+            await fleet.apply(plan_of(gpu0=[(0.5, "b")]))
+        assert not engine.serves("a")  # a batch of it would find nothing there, and stop the gpu-let for b
+        assert engine.serves("b")
+
+    asyncio.run(run())
+
+
 def test_devices_that_are_dead_are_not_counted():
     async def run():
         fleet, _, (first, _) = fleet_of(2)
