@@ -248,7 +248,7 @@ class Engine:
             self._faults.forget(replaced)
             moved = self._dispatcher.take_out(self._elsewhere)
         self._dispatcher.adopt(plan)
-        self._missing.clear()
+        self._missing = {label: why for label, why in self._missing.items() if not self._dispatcher.places(label)}
         self._routes = {gpu_let: route for route, gpu_let in running.items()}
         for gpu_let in self._dispatcher.gpu_lets:
             route = self._routes[gpu_let] = routes(gpu_let)

@@ -75,6 +75,7 @@ class Device:
         self._on_back = on_back
         self._on_missing = on_missing
         self._load_deaths: dict[str, int] = {}
+        self._left_out: set[str] = set()
         self._arena_bytes = arena_bytes
         self._on_ask = on_ask
         self._placement = placement  # of the one executor, where that is not beside the server
@@ -99,6 +100,11 @@ class Device:
     def pids(self) -> list[int]:
         """Processes of its executors that live."""
         return [executor.pid for executor in self._executors.values() if not executor.died.is_set()]
+
+    def left_out(self) -> set[str]:
+        """Models without which it started again since the last call, because of an error: another try costs nobody."""
+        left_out, self._left_out = self._left_out, set()
+        return left_out
 
     def executor(self, gpu_let: str) -> Executor:
         """The executor that runs this gpu-let. Raises KeyError."""
@@ -363,6 +369,7 @@ class Device:
                 if executor.died.is_set():
                     raise
                 missing[key] = error.message
+                self._left_out.add(key)
         for key, why in missing.items():
             logger.error("%s is served without a model: %s", executor.name, why)
             self.models.pop(key, None)

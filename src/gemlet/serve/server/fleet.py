@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet.errors import GemletError
 from gemlet.serve.dispatch.engine import EMPTY, IN_PROCESS, Route
 from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.execution.executor import STOP_SECONDS
@@ -104,6 +105,27 @@ class Fleet:
             await self._engine.settled()
             for device in self.all_devices:
                 await device.retire(frozenset(wanted[device.index]))
+
+    async def complete(self, device: Device) -> None:
+        """Tries once more to load what a device started again without: what that asks of others may be there now."""
+        async with self._applying:
+            gpu = next((gpu for gpu in self._plan.gpus if gpu.index == device.index), None)
+            served, gpu_lets = self._served(), gpu.gpu_lets if gpu is not None else ()
+            wanted = _models(served, gpu_lets)
+            for key in sorted(device.left_out() & (wanted.keys() - device.models.keys())):
+                before = dict(device.models), device.gpu_lets
+                there = {label: spec for label, spec in served.items() if spec.key in {key, *device.models}}
+                named = zip(self._names[device.index], gpu_lets, strict=True)
+                try:
+                    await device.prepare(_models(there, gpu_lets), [_gpu_let(there, *each) for each in named])
+                except GemletError as error:
+                    logger.error("device %d stays without %s: %s", device.index, wanted[key].name, error)
+                    await device.restore(*before)
+                else:
+                    logger.info("device %d has %s again", device.index, wanted[key].name)
+                self._engine.adopt(_with_own(self._there(), served), self._route)
+                await self._engine.settled()
+                await device.retire(frozenset(device.models))
 
     def _there(self) -> Plan:
         """The plan in force without models that a device could not load again when its executor had died."""

@@ -80,6 +80,7 @@ class Server:
     def __init__(self, options: ServerOptions, logs: LogTail) -> None:
         self.engine = Engine(drop=options.drop)
         self._nested = Nested(self.engine)
+        self._completing: set[asyncio.Task[None]] = set()
         self._end_traces: Callable[[], None] | None = None
         export = None
         if options.traces:
@@ -111,7 +112,7 @@ class Server:
                     await self._serve(stop, started, tasks, background, ends)
                 finally:
                     self._catalog.close()
-                    for task in background:
+                    for task in (*background, *self._completing):
                         task.cancel()
                     await self._fleet.close()
                     self.unpacking.close()
@@ -222,7 +223,7 @@ class Server:
         keep(_every(LOOK_S, Garbage().look), "garbage")
         started(self._started(http_port, grpc_port))
         await stop.wait()
-        for task in background:
+        for task in (*background, *self._completing):
             task.cancel()
         await self._drain(frontends)
 
@@ -264,18 +265,32 @@ class Server:
     def _device(self, index: int, tasks: asyncio.TaskGroup) -> Device:
         known = self._serving_plan.known
         profiles = render_profiles(kinds.on(known, index)) if known is not None else ""
-        return Device(
+
+        def back(again: Executor, instead_of: Executor) -> None:
+            self.engine.resume(again, instead_of)
+            task = tasks.create_task(self._complete(device), name=f"device {index}: models that were left out")
+            self._completing.add(task)
+            task.add_done_callback(self._completing.discard)
+
+        device = Device(
             index,
             self._choice.backend,
             BackendOptions(device=index if self._cluster is None else 0, profiles=profiles),  # Ray shows it one only
             tasks,
             on_died=self._died,
-            on_back=self.engine.resume,
+            on_back=back,
             on_missing=self.engine.take_away,
             on_ask=self._nested,
             arena_bytes=self._options.arena_bytes,
             placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
         )
+        return device
+
+    async def _complete(self, device: Device) -> None:
+        try:
+            await self._fleet.complete(device)
+        except Exception:  # the others are served on
+            logger.exception("device %d stays without some of its models", device.index)
 
     def _died(self, executor: Executor) -> None:
         self.engine.suspend(executor)

@@ -420,6 +420,7 @@ def test_a_device_that_is_parked_while_it_is_started_again_stays_empty(monkeypat
 def test_an_executor_for_which_nothing_is_left_is_refused_and_leaves_nothing(monkeypatch, which):
     async def run():
         executor = Executor("executor", "noop", BackendOptions(), arena_bytes=1 << 20)
+        gc.collect()  # what other tests left
         before, calls = psutil.Process().num_fds(), itertools.count()
 
         def limited(function):

@@ -27,6 +27,7 @@ class Device:
         self.models, self.memory, self.gpu_lets = {}, {}, ()
         self.log = []
         self.fails = False
+        self.without = set()
         self.loads = asyncio.Event()
         self.loads.set()
         self._executor = Executor()
@@ -34,6 +35,9 @@ class Device:
     def executor(self, gpu_let):
         assert gpu_let in {each.name for each in self.gpu_lets}
         return self._executor
+
+    def left_out(self):
+        return self.without
 
     async def load(self, models):
         await self.loads.wait()
@@ -174,6 +178,24 @@ def test_what_a_device_could_not_load_again_stays_away_where_it_cannot_change():
             await fleet.apply(plan_of(gpu0=[(0.5, "b")]))
         assert not engine.serves("a")  # a batch of it would find nothing there, and stop the gpu-let for b
         assert engine.serves("b")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_device_started_again_without_is_tried_once_more(fails):
+    async def run():
+        fleet, engine, (device,) = fleet_of()
+        await fleet.apply(plan_of(gpu0=[(0.5, "a", "b"), (0.5, "c")]))
+        for name in "ac":
+            del device.models[name]
+            engine.take_away(0, name, "it asks b")
+        device.without, device.fails = {"a", "gone"}, fails
+        await fleet.complete(device)
+        assert engine.serves("b")
+        assert (engine.why_not("a"), engine.why_not("c")) == ("it asks b" if fails else "", "it asks b")
+        if not fails:
+            assert [set(each.models) for each in device.gpu_lets] == [{"a", "b"}, set()]
 
     asyncio.run(run())
 
