@@ -8,7 +8,7 @@ says something else, the container does not start. Where the agent is down, slow
 it has not looked at.
 
 That program waits for ten seconds where there is no file yet, and meanwhile the kubelet gets no measurements of the
-node from containerd. So the directory is there as long as the share (book.py), and of a pod that is deleted there is a
+node from containerd. So the directory is there as long as the share (book.py), and of a pod that has ended there is a
 file that says so for a while.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAY_START = "may start\n"  # kMayStart in native/start_check/start_check.cpp
-_DELETED = "gemlet: the pod has been deleted\n"
-DELETED_SECONDS = 180.0  # for which a container of it may still be about to start
+_ENDED = "gemlet: the pod has ended\n"
+ENDED_SECONDS = 180.0  # for which a container of it may still be about to start
 
 
 class NotWritten(GemletError):
@@ -42,12 +42,13 @@ class Permits:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._said: dict[tuple[str, str], str] = {}  # what a file is to say, by share and pod
-        self._deleted: dict[tuple[str, str], float] = {}  # when, by the same
+        self._ended: dict[tuple[str, str], float] = {}  # when, by the same
 
     def say(self, share_id: str, pod: str, refusal: str | None) -> None:
         """Lets the pod with that uid start in a share, or with a ``refusal`` not. What cannot be written now, `enforce`
         tries again."""
         self._said[share_id, pod] = MAY_START if refusal is None else f"{refusal[:MAX_TEXT]}\n"
+        self._ended.pop((share_id, pod), None)
         with contextlib.suppress(OSError):
             self._write(share_id, pod)
 
@@ -58,22 +59,27 @@ class Permits:
             with contextlib.suppress(OSError):  # nobody else will ever have that uid
                 self._file(share_id, pod).unlink(missing_ok=True)
 
-    def end(self, pod: str) -> None:
-        """The pod with that uid has been deleted: a container of it that is about to start does not wait."""
-        for share_id in self.shares_of(pod):
-            del self._said[share_id, pod]
-            self._deleted[share_id, pod] = time.monotonic()
-            with contextlib.suppress(OSError):
-                whole_file.write(self._file(share_id, pod), _DELETED.encode())
+    def end(self, pod: str, share_id: str | None = None) -> None:
+        """The pod with that uid has ended, or been deleted: a container of it that is about to start does not wait.
 
-    def keep(self, pods: Collection[str]) -> None:
-        """Forgets all pods but these, also those that an agent before this one knew."""
-        for pod in {pod for _, pod in self._said} - set(pods):
-            self.take_back(pod)
-        for file in self._directory.glob("*/*"):
-            if file.name not in pods:
+        ``share_id``: a share that it used, where nothing was said of it before.
+        """
+        used = self.shares_of(pod) | ({share_id} if share_id is not None else set())
+        with contextlib.suppress(OSError):  # by an agent before this one, too
+            used |= {file.parent.name for file in self._directory.glob(f"*/{pod}")}
+        for each in used:
+            self._said.pop((each, pod), None)
+            if (each, pod) not in self._ended:
+                self._ended[each, pod] = time.monotonic()
                 with contextlib.suppress(OSError):
-                    file.unlink(missing_ok=True)
+                    whole_file.write(self._file(each, pod), _ENDED.encode())
+
+    def pods(self) -> set[str]:
+        """The uids of all pods of which something was said, also by an agent before this one."""
+        pods = {pod for _, pod in self._said}
+        with contextlib.suppress(OSError):
+            pods |= {file.name for file in self._directory.glob("*/[!.]*")}
+        return pods
 
     def said(self, share_id: str, pod: str) -> bool:
         """Whether something was said to the pod with that uid of a share."""
@@ -99,12 +105,12 @@ class Permits:
         """Writes what the files are to say and do not, and removes those of all but these ``shares``. Raises
         `NotWritten` if one cannot be written, when all others are."""
         failed = None
-        old = time.monotonic() - DELETED_SECONDS
-        for share_id, pod in [key for key, since in self._deleted.items() if since <= old]:
-            del self._deleted[share_id, pod]
+        old = time.monotonic() - ENDED_SECONDS
+        for share_id, pod in [key for key, since in self._ended.items() if since <= old]:
+            del self._ended[share_id, pod]
             with contextlib.suppress(OSError):
                 self._file(share_id, pod).unlink(missing_ok=True)
-        self._deleted = {key: since for key, since in self._deleted.items() if key[0] in shares}
+        self._ended = {key: since for key, since in self._ended.items() if key[0] in shares}
         self._said = {key: text for key, text in self._said.items() if key[0] in shares}
         for share_id, pod in self._said:
             try:
@@ -136,7 +142,7 @@ class Permits:
 def refusals(directory: Path, share_id: str) -> dict[str, str]:
     """Why pods may not start in a share, by uid, as their files say."""
     found = {file.name: _read(file) for file in (directory / share_id).glob("[!.]*")}
-    return {pod: text.strip() for pod, text in found.items() if text not in (None, MAY_START, _DELETED)}
+    return {pod: text.strip() for pod, text in found.items() if text not in (None, MAY_START, _ENDED)}
 
 
 def _read(file: Path) -> str | None:

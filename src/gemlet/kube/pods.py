@@ -97,20 +97,22 @@ class PodFollower:
         }
         for uid, pod in pods.items():
             if not self.permits.said(share.id, uid):
-                await self._look_at(uid, pod)  # apart: of one, which may be of megabytes, nothing stays for the next
+                # Apart: of one, which may be of megabytes, nothing stays for the next.
+                await self._look_at(share, uid, pod)
 
-    async def _look_at(self, uid: str, pod: Pod) -> None:
+    async def _look_at(self, share: Share, uid: str, pod: Pod) -> None:
         known = uid in self._users
         try:
             seen = await self._api.get(pod.path, in_line=True)
         except ApiError as error:
             if not error.gone:
                 raise
-            self._forget(uid)
-        else:
-            here = uid in self._users if known else seen["spec"].get("nodeName") == self._node
-            if here and seen["metadata"]["uid"] == uid:  # else it has gone, and comes no more
-                await self._check(seen)
+            seen = None
+        if seen is None or seen["metadata"]["uid"] != uid or (known and uid not in self._users):
+            self._forget(uid)  # it has gone, and comes no more
+            self.permits.end(uid, share.id)
+        elif known or seen["spec"].get("nodeName") == self._node:
+            await self._check(seen)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -126,14 +128,14 @@ class PodFollower:
     async def _follow(self) -> None:
         selector = f"spec.nodeName={self._node}"
         pods = self._api.listed("/api/v1/pods", fieldSelector=selector)
-        there = set()
+        # Of these. Those that the kubelet asks about meanwhile may be younger than the list.
+        gone = self._users.keys() | self._choices.uids() | self.permits.pods()
         async for pod in pods:
-            there.add(pod["metadata"]["uid"])
+            gone.discard(pod["metadata"]["uid"])
             await self._look(pod)
             del pod  # it may be of megabytes, as the next
-        for uid in (self._users.keys() | self._choices.uids()) - there:
+        for uid in gone:
             self._forget(uid)
-        self.permits.keep(there)
         async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=pods.version):
             if kind in ("ADDED", "MODIFIED"):
                 await self._look(pod)
@@ -192,17 +194,24 @@ class PodFollower:
             for share in self._book.shares.values()
             if share.claim and share.claim[0] == meta["namespace"]
         }
-        used = set() if (seen.get("status") or {}).get("phase") in ENDED else _used_by(seen, set(ours))
+        ended = (seen.get("status") or {}).get("phase") in ENDED
+        used = set() if ended else _used_by(seen, set(ours))
+        if ended:
+            self.permits.end(meta["uid"])
         if used:
             self._users[meta["uid"]] = (_pod(meta), used)
         else:
             self._users.pop(meta["uid"], None)
         shares = {ours[claim] for claim in used & ours.keys()}
-        refusal = self._trouble(seen, set(ours)) if shares else None
         told = meta["uid"] in self.permits.refused()
+        self.permits.take_back(meta["uid"], but=shares)
+        if all(self.permits.said(share_id, meta["uid"]) for share_id in shares) and (
+            not shares or told or self._choices.of(meta["uid"]) is None
+        ):
+            return  # of one that was checked only annotations change, and who may change them may do so without end
+        refusal = self._trouble(seen, set(ours))
         for share_id in shares:
             self.permits.say(share_id, meta["uid"], refusal)
-        self.permits.take_back(meta["uid"], but=shares)
         if refusal is not None and not told:
             self._events.tell(_pod(meta), f"{refusal}; its containers do not start", reason="ShareRefused")
 

@@ -156,7 +156,7 @@ class TestFollower:
         run(applied(follower, seen))
         assert node.may_start() == set()
         node.book.host = dataclasses.replace(node.book.host, access="simulated")
-        run(applied(follower, seen))
+        run(applied(fakes.follower(fakes.FollowedApi(), node), seen))
         assert node.may_start() == {"curious"}
 
     def test_a_pod_that_was_there_before_its_claim_was_a_share_is_checked(self, node, run):
@@ -322,6 +322,64 @@ class TestFollower:
         api.get = late
         run(follower.look_again(fakes.claim_share("u1")))
         assert node.may_start() == set()
+
+    def test_a_pod_that_is_prepared_while_a_list_is_read_has_not_gone(self, node, run):
+        class Listing(fakes.FollowedApi):
+            async def get(self, path, **query):
+                if path == "/api/v1/pods":
+                    await follower.look_again(fakes.claim_share("u1"), [Pod(namespace="default", name="p", uid="p")])
+                return await super().get(path, **query)
+
+        api = Listing()
+        follower = fakes.follower(api, node)
+        pod = api.objects["/api/v1/namespaces/default/pods/p"] = claiming_pod("p", "u1")
+        pod["spec"]["nodeName"] = "n1"
+        api.objects["/api/v1/pods"] = {"items": []}
+        run(node.book.open(fakes.claim_share("u1")))
+        run(follower._follow())
+        assert node.may_start() == {"p"}
+
+    @pytest.mark.parametrize("end", ["deleted", "deleted unseen", "failed", "before its claim was a share", "replaced"])
+    def test_a_container_of_a_pod_that_has_ended_is_told_so_and_does_not_wait(self, node, run, end):
+        """While it waits, the kubelet has no measurements of the node, and who makes pods can have it wait again and
+        again."""
+        api = fakes.FollowedApi()
+        follower = fakes.follower(api, node)
+        pod, place = claiming_pod("p", "u1"), "/api/v1/namespaces/default/pods/p"
+        if end not in ("before its claim was a share", "replaced"):
+            run(node.book.open(fakes.claim_share("u1")))
+            run(follower._check(pod))
+            assert node.may_start() == {"p"}
+        if end == "deleted":
+            follower._forget("p")
+        elif end == "failed":
+            run(follower._check(pod | {"status": {"phase": "Failed"}}))
+        elif end != "deleted unseen":
+            run(node.book.open(fakes.claim_share("u1")))
+            if end == "replaced":
+                api.objects[place] = claiming_pod("p", "u1") | {"metadata": pod["metadata"] | {"uid": "next"}}
+            run(follower.look_again(fakes.claim_share("u1"), [Pod(namespace="default", name="p", uid="p")]))
+        for _ in range(2):  # each list comes without it
+            api.objects["/api/v1/pods"] = {"items": []}
+            run(follower._follow())
+            assert (node.permits / "claim-u1" / "p").read_text() == "gemlet: the pod has ended\n"
+
+    def test_a_pod_is_checked_once_however_often_it_changes(self, node, run, monkeypatch):
+        """With 10,000 mounts that takes a tenth of a second, in which all others of the node wait."""
+        checked = []
+        monkeypatch.setattr("gemlet.kube.claims.check_pod", lambda pod, *_, **__: checked.append(pod))
+        follower = fakes.follower(fakes.FollowedApi(), node)
+        run(node.book.open(fakes.claim_share("u1")))
+        for number in range(3):
+            pod = claiming_pod("p", "u1")
+            pod["metadata"]["annotations"] = {"count": str(number)}
+            run(follower._check(pod))
+        assert len(checked) == 1
+        pod["metadata"]["annotations"] = {"devices.noderesource.dev/container.c": "[]"}
+        for _ in range(3):
+            run(follower._check(pod))
+            assert node.may_start() == set()
+        assert len(checked) == 2
 
     def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
         follower = fakes.follower(fakes.FollowedApi(), node)

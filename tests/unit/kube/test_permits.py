@@ -118,12 +118,12 @@ def test_a_pod_that_is_deleted_before_it_starts_keeps_no_runtime_waiting(permits
     permits.end(UID)
     code, words = runtime.said(runtime.start())
     assert code != 0
-    assert "has been deleted" in words
+    assert "the pod has ended" in words
     assert permits.refused() == set()
     assert refusals(directory, "claim-u1") == {}
     permits.enforce({"claim-u1"})
     assert {file.name for file in (directory / "claim-u1").iterdir()} == {UID, OTHER}
-    monkeypatch.setattr("gemlet.kube.permits.DELETED_SECONDS", 0)
+    monkeypatch.setattr("gemlet.kube.permits.ENDED_SECONDS", 0)
     permits.enforce({"claim-u1"})
     assert {file.name for file in (directory / "claim-u1").iterdir()} == {OTHER}, "pods may come and go without end"
 
@@ -196,5 +196,17 @@ def test_what_a_share_left_behind_goes(permits, tmp_path):
     permits.enforce({"claim-u2"})
     assert [path.name for path in (tmp_path / "permits").iterdir()] == ["claim-u2"]
     assert permits.shares_of(UID) == {"claim-u2"}
-    permits.keep({OTHER})
-    assert list((tmp_path / "permits" / "claim-u2").iterdir()) == []
+
+
+def test_of_a_pod_that_ends_while_no_agent_runs_a_file_says_so_for_a_while(permits, tmp_path, monkeypatch):
+    directory = tmp_path / "permits"
+    permits.say("claim-u1", UID, None)
+    for _ in range(2):  # the next agent may end, too
+        permits = Permits(directory)
+        assert permits.pods() == {UID}
+        permits.end(UID)
+        permits.enforce({"claim-u1"})
+        assert (directory / "claim-u1" / UID).read_text() == "gemlet: the pod has ended\n"
+    monkeypatch.setattr("gemlet.kube.permits.ENDED_SECONDS", 0)
+    permits.enforce({"claim-u1"})
+    assert permits.pods() == set()
