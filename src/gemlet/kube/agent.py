@@ -127,8 +127,15 @@ class Agent:
             self._resources += UnitResources(allocations, packing=options.packing).both()
         self._dra = None
         if options.face == "dra":
-            look_again = self._follower.look_again
-            self._dra = DraDriver(self._book, self._gpus, api, pool=options.node, look_again=look_again)
+            follower = self._follower
+            self._dra = DraDriver(
+                self._book,
+                self._gpus,
+                api,
+                pool=options.node,
+                look_again=follower.look_again,
+                in_use=follower.claims,
+            )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for as long as the agent does."""

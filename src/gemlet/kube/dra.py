@@ -50,7 +50,7 @@ class DraDriver:
     """DRAPlugin and DRAResourceHealth for the node ``pool``.
 
     ``look_again``: checks the pods of a claim that is a share now, among them those for which it is reserved. Raises
-    ApiError.
+    ApiError. ``in_use``: namespace and name of each claim that a pod of the node uses.
     """
 
     def __init__(
@@ -61,12 +61,14 @@ class DraDriver:
         *,
         pool: str,
         look_again: Callable[[Share, Iterable[Pod]], Awaitable[None]] | None = None,
+        in_use: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
         self._book = book
         self._gpus = gpus
         self._api = api
         self._pool = pool
         self._look_again = look_again
+        self._in_use = in_use
 
     async def NodePrepareResources(  # noqa: N802
         self, request: messages.NodePrepareResourcesRequest
@@ -92,13 +94,15 @@ class DraDriver:
     async def adopt(self) -> None:
         """Opens the claims again of which a damaged checkpoint did not say enough. Raises GemletError, OSError.
 
-        The daemon still has their groups, which are named after them.
+        The daemon still has their groups, which are named after them, if it has not lost its own file, too, and their
+        names are not so long that a group's is cut off. And pods use them.
         """
         lost = {uid for name in self._book.unaccounted if (uid := claim_uid_of(name)) is not None}
-        for group in await self._book.unknown_groups() if lost else ():
-            namespace, _, name = group.partition("/")
-            if not name or "/" in name:  # of a slot or of units
-                continue
+        if not lost:
+            return
+        groups = [tuple(group.split("/")) for group in await self._book.unknown_groups()]
+        places = {(group[0], group[1]) for group in groups if len(group) == 2 and group[1]}  # slots and units: three
+        for namespace, name in sorted(places | set(self._in_use())):
             try:
                 seen = await self._api.get(claim_path(namespace, name))
             except ApiError as error:

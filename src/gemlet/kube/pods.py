@@ -83,6 +83,10 @@ class PodFollower:
             refuse_annotation(name)
         return found
 
+    def claims(self) -> set[tuple[str, str]]:
+        """Namespace and name of each claim that a pod here uses."""
+        return {(pod.namespace, claim) for pod, used in self._users.values() for claim in used if claim != _ANY}
+
     async def look_again(self, share: Share, reserved: Iterable[Pod] = ()) -> None:
         """Checks the pods that use the claim of a share and have not been checked since it is one: those that are here
         already, and those for which the claim is ``reserved``, of which the watch may tell late. Raises ApiError.

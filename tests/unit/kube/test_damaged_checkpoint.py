@@ -13,9 +13,10 @@ from gemlet.kube import cdi
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import DraDriver, claim_path
 from gemlet.kube.pod_resources import KubeletUnreachable
-from gemlet.kube.share import Pod
+from gemlet.kube.share import Pod, group_name
 from tests.unit.kube import fakes
 from tests.unit.kube.test_dra import allocated
+from tests.unit.kube.test_followed_pods import claiming_pod
 
 SLOT = "gemlet.dev/share"
 
@@ -165,6 +166,29 @@ def test_claims_are_found_by_the_groups_that_the_daemon_has(node, run, file):
     assert sorted(set(asked)) == [claim_path("default", "gone"), claim_path("default", "u1")]
     assert set(after.shares) == {"claim-u1"}
     assert after.unaccounted == {"slot-0", "claim-gone"}
+
+
+def test_claims_whose_groups_do_not_name_them_are_found_by_their_pods(node, run, file):
+    """Of a long name a group has a part. Pods that came later to use such a claim never started."""
+    namespace, name = "n" * 63, "c" * 240
+    api, gpus = fakes.FollowedApi(), Gpus()
+    run(gpus.set(fakes.GPUS))
+    claim = allocated("u1", pods=())
+    claim["metadata"] |= {"namespace": namespace, "name": name}
+    api.objects[claim_path(namespace, name)] = claim
+    share = msgspec.structs.replace(fakes.claim_share("u1"), group=group_name(namespace, name), claim=(namespace, name))
+    after = lost(node, run, file, share)
+    follower = fakes.follower(api, node)
+    driver = DraDriver(after, gpus, api, pool="n1", look_again=follower.look_again, in_use=follower.claims)
+    run(driver.adopt())
+    assert after.unaccounted == {"claim-u1"}
+    pod = claiming_pod("p", name)
+    pod["metadata"]["namespace"] = namespace
+    api.objects[f"/api/v1/namespaces/{namespace}/pods/p"] = pod
+    run(follower._check(pod))
+    run(driver.adopt())
+    assert (set(after.shares), after.unaccounted) == ({"claim-u1"}, set())
+    assert node.may_start() == {"p"}
 
 
 def test_claims_are_closed_whether_the_kubelet_tells_of_slots_or_not(node, run, file):
