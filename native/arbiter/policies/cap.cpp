@@ -75,7 +75,8 @@ Nanoseconds Cap::ready_at(Nanoseconds now) {
     if (max_ <= 0.0) return kNever;
     if (ready(now)) return now;
     Nanoseconds at = now;
-    if (balance_ < block_) at += static_cast<Nanoseconds>(std::ceil((block_ - balance_) / max_));
+    constexpr double kLongest = 1e18;  // a kernel of hours, of the smallest maximum, would be paid for in centuries
+    if (balance_ < block_) at += static_cast<Nanoseconds>(std::min(std::ceil((block_ - balance_) / max_), kLongest));
     if (room(now) < block_) at = std::max(at, (slot_ + 1) * kSlot);
     return std::max(at, now + 1);
 }

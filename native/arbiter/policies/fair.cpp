@@ -14,8 +14,9 @@
 namespace gemlet::arbiter {
 namespace {
 
-// A group whose target is 0 (best effort while others take everything) is charged as if it were this.
+// Groups whose targets are 0 (others are promised everything) are charged as if these came to this, all together.
 constexpr double kLeastTarget = 0.01;
+constexpr double kLongest = 1e18;  // ns: of sums that stay within a Nanoseconds
 // So many groups may come back from a pause in a row before hand-overs for them are rationed.
 constexpr double kInterruptionsMost = 20.0;
 
@@ -69,9 +70,10 @@ class Fair final : public Policy {
         double turn_end = 0.0;     // virtual time at which its current or last turn ends
         double first_until = 0.0;  // up to this virtual time it goes before the others: it was idle
         double target = 0.0;
-        bool active = false;     // wants, as of the last demand()
-        bool counts = false;     // has a target: wants, or ran ahead of its share and the others now catch up
-        bool contended = false;  // turn_end means something: its current or last turn had contenders
+        double rate = kLeastTarget;  // its target, or as what it is charged if that is next to nothing
+        bool active = false;         // wants, as of the last demand()
+        bool counts = false;         // has a target: wants, or ran ahead of its share and the others now catch up
+        bool contended = false;      // turn_end means something: its current or last turn had contenders
         // Best effort with a minimum: what it may still claim of it. Above 0 it competes, else it takes what is left.
         double claim = 0.0;
         Nanoseconds claim_at = 0;
@@ -124,6 +126,10 @@ class Fair final : public Policy {
         });
     }
     void settle_debts(const Groups& groups);
+    // No less than two of the shortest turns cost, or many groups with small targets would have theirs for nothing.
+    double debt_max(const Account& a) const {
+        return std::max(static_cast<double>(p_.debt_max), 2.0 * static_cast<double>(p_.quantum_min) / a.rate);
+    }
 
     Parameters p_;
     mutable std::vector<Account> accounts_;
@@ -201,12 +207,17 @@ void Fair::set_targets(const Groups& all) {
     for (Share& s : rest_) s.min *= scale;
     fill_to_level(shares_, 1.0 - promised * scale);
     double taken = 0.0;
-    for (size_t i = 0; i < shares_.size(); ++i) {
-        wanting_[i]->target = shares_[i].target;
-        taken += shares_[i].cost * shares_[i].target;
-    }
+    for (const Share& s : shares_) taken += s.cost * s.target;
     fill_to_level(rest_, std::max(0.0, 1.0 - taken));
-    for (size_t i = 0; i < rest_.size(); ++i) wanting_rest_[i]->target = rest_[i].target;
+    const auto tell = [](const std::vector<Share>& shares, const std::vector<Account*>& accounts) {
+        const double least = kLeastTarget / static_cast<double>(shares.size());
+        for (size_t i = 0; i < shares.size(); ++i) {
+            accounts[i]->target = shares[i].target;
+            accounts[i]->rate = std::max(shares[i].target, least);
+        }
+    };
+    tell(shares_, wanting_);
+    tell(rest_, wanting_rest_);
 }
 
 void Fair::demand(const Groups& all, Nanoseconds now) {
@@ -231,7 +242,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
         if (wants && !a.active) {
             // Back from idle, a group has nothing saved up (which would come out of the minima of the groups that
             // stayed) and no debt for ever, but for the first cycle's worth it goes before the others.
-            a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
+            a.vtime = std::clamp(a.vtime, system, system + debt_max(a));
             if (g->spec.priority == Priority::kLatency && a.paused) a.arrivals.note(now);
             a.first_until = parties > 0 && !may_cut_in(*g, now) ? system : system + cycle;
             a.contended = false;
@@ -319,7 +330,7 @@ void Fair::settle_debts(const Groups& groups) {
     double slowest[2] = {INFINITY, INFINITY};
     for (const Group* g : groups) slowest[best_effort(*g)] = std::min(slowest[best_effort(*g)], at(*g).vtime);
     for (const Group* g : groups) {
-        const double most = slowest[best_effort(*g)] + static_cast<double>(p_.debt_max);
+        const double most = slowest[best_effort(*g)] + debt_max(at(*g));
         at(*g).vtime = std::min(at(*g).vtime, most);
     }
 }
@@ -444,7 +455,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         // A group in a hurry would come back at once, so it goes on for as long as it would go before the others.
         if (own.spec.priority == Priority::kLatency && !takes_a_minimum(own, contenders, now))
             a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
-        const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget) / turn.part;
+        const double left = std::max(0.0, a.turn_end - a.vtime) * a.rate / turn.part;
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
     } else {
         a.contended = false;
@@ -461,7 +472,7 @@ void Fair::charge(const Group& group, Nanoseconds amount, Nanoseconds now) {
     Account& a = at(group);
     accrue_claim(group, now);
     a.recently.add(amount, now);
-    a.vtime += static_cast<double>(amount) / std::max(a.target, kLeastTarget);
+    a.vtime += static_cast<double>(amount) / a.rate;
     a.claim -= static_cast<double>(amount);
     if (a.cap.binds()) a.cap.use(amount, now);
 }
@@ -489,7 +500,8 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
             // The claim of a group that is held back is not considered, although it goes on growing.
-            const Nanoseconds claims = a.claim_at + std::max<Nanoseconds>(1, missing / g->spec.min);
+            const Nanoseconds claims =
+                a.claim_at + static_cast<Nanoseconds>(std::clamp(missing / g->spec.min, 1.0, kLongest));
             if (missing > 1.0 && claims > now) next = std::min(next, claims);
         }
     }

@@ -6,11 +6,15 @@
 namespace gemlet::arbiter {
 
 void fill_to_level(std::vector<Share>& shares, double capacity) {
+    // Less counts as this: beside such weights alone the level would be infinite, and everybody at its maximum.
+    constexpr double kLeast = 1e-100;
     double minima = 0.0;
     for (const Share& s : shares) minima += s.cost * s.min;
     const double scale = minima > capacity ? capacity / minima : 1.0;
     for (Share& s : shares) {
         s.min *= scale;
+        s.weight = std::max(s.weight, kLeast);
+        s.cost = std::max(s.cost, kLeast);
         s.frozen = false;
     }
     // Each pass shares what is left by weight, then freezes the groups that hit a bound on the side that errs more

@@ -66,6 +66,34 @@ def test_minima_hold_whether_clients_return_early_or_late(minima, expected, over
     assert list(got.values()) == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize("taking_turns", [True, False])
+def test_a_minimum_holds_beside_many_groups(taking_turns):
+    """Each was charged as if its target were a hundredth, so 64 with a tenth of the device took four."""
+    many = [(GroupSpec(name=f"b{i}", weight=1 / 64), BUSY) for i in range(64)]
+    outcome = simulate((GroupSpec(name="a", min=0.9), BUSY), *many, duration=4 * SECOND, open=not taking_turns)
+    got = shares(outcome, SECOND)
+    assert got["a"] > 0.88
+    assert all(got[group.name] > 0 for group, _ in many)
+
+
+def test_many_to_whom_nothing_is_left_take_little_of_the_minima():
+    many = [(GroupSpec(name=f"b{i}"), BUSY) for i in range(16)]
+    got = shares(
+        simulate((GroupSpec(name="a", min=0.6), BUSY), (GroupSpec(name="c", min=0.4), BUSY), *many), 2 * SECOND
+    )
+    assert got["a"] == pytest.approx(0.6, abs=0.02)
+    assert got["c"] == pytest.approx(0.4, abs=0.02)
+    assert all(got[group.name] > 0 for group, _ in many)
+
+
+@pytest.mark.parametrize("weight", [1e-300, 5e-324])
+def test_the_smallest_weights_take_nobodys_minimum(weight):
+    """The level at which these alone fill what is left was infinite, and each had a target of the whole device."""
+    tiny = [(GroupSpec(name=name, weight=weight), BUSY) for name in "bc"]
+    got = shares(simulate((GroupSpec(name="a", min=0.8, max=0.8), BUSY), *tiny, duration=3 * SECOND), SECOND)
+    assert got == pytest.approx({"a": 0.8, "b": 0.1, "c": 0.1}, abs=0.02)
+
+
 def worst_second(outcome, group, promise):
     """Largest distance from the promise in any second but the first."""
     runs = [r for r in outcome.runs if outcome.clients[r.client].group == group]
