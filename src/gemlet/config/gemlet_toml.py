@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SHORTEST_WAIT = 0.1  # seconds
+LONGEST = 1e9  # ... of any time: 32 years, which also fit in nanoseconds once rounded
 MAX_INDEX = 2**31  # of a device; far above any
 
 
@@ -274,7 +275,9 @@ def _web(value: object) -> str:
 
 def _seconds(value: object) -> float:
     if isinstance(value, str):
-        return parse_seconds(value)
+        if (seconds := parse_seconds(value)) > LONGEST:
+            raise InvalidValue(f"{value} is too long: expected {LONGEST:.0f} s or less", hint="write a shorter time")
+        return seconds
     raise InvalidValue(f"expected a time, found {kind_of(value)}", hint='write a number with a unit, such as "10s"')
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from gemlet.config.group_fields import render as render_value
@@ -51,7 +52,7 @@ def _audit(audit: AuditSpec) -> Iterator[str]:
     if audit.policy != default.policy:
         yield f"policy = {render_text(audit.policy)}"
     if audit.after != default.after:
-        yield f"after = {render_text(f'{audit.after!r}s')}"
+        yield f"after = {_seconds(audit.after)}"
     if audit.allow:
         yield f"allow = [{', '.join(map(render_text, audit.allow))}]"
 
@@ -80,7 +81,12 @@ def _device(device: DeviceSpec) -> Iterator[str]:
     if device.capacity is not None:
         yield f"capacity = {render_size(device.capacity)}"
     if device.max_wait != DeviceSpec().max_wait:
-        yield f"max_wait = {render_text(f'{device.max_wait!r}s')}"
+        yield f"max_wait = {_seconds(device.max_wait)}"
+
+
+def _seconds(seconds: float) -> str:
+    # Times have no exponents, which repr() writes for short ones.
+    return render_text(f"{Decimal(repr(seconds)):f}s")
 
 
 def _key(name: str) -> str:

@@ -9,16 +9,17 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gemlet import config
 from gemlet.config import client_table, files, gemlet_toml, keyfile
 from gemlet.config.files import MAX_FILE_BYTES, load, parse, reader_of, save
+from gemlet.config.quantities import SECOND
 from gemlet.config.render import render
 from gemlet.config.report import Source
 from gemlet.errors import ConfigError
-from gemlet.model import POLICIES, Configuration, DeviceSpec, GroupSpec, Priority, Workload
+from gemlet.model import POLICIES, AuditSpec, Configuration, DeviceSpec, GroupSpec, Priority, Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +94,7 @@ devices = st.builds(
     index=st.integers(0, 2**31),
     policy=st.sampled_from(POLICIES),
     capacity=st.none() | st.integers(0, 2**63 - 1),
+    max_wait=st.integers(SECOND // 10, 10**9 * SECOND).map(lambda ns: ns / SECOND),
 ) | st.builds(DeviceSpec, uuid=names.map("GPU-{}".format), policy=st.sampled_from(POLICIES))
 
 
@@ -101,14 +103,17 @@ devices = st.builds(
         Configuration,
         groups=st.lists(groups, max_size=4, unique_by=lambda group: group.name).map(tuple),
         devices=st.lists(devices, max_size=4, unique_by=lambda device: (device.index, device.uuid)).map(tuple),
+        audit=st.builds(AuditSpec, after=st.integers(0, 10**9 * SECOND).map(lambda ns: ns / SECOND)),
         policy=st.sampled_from(POLICIES),
     )
 )
+@example(Configuration(audit=AuditSpec(after=1e-9)))  # repr() has an exponent, a time in the file has none
 def test_what_is_written_reads_back(configuration: Configuration) -> None:
     read = parse(render(configuration), "gemlet.toml")
-    assert (read.groups, read.devices, read.policy) == (
+    assert (read.groups, read.devices, read.audit, read.policy) == (
         configuration.groups,
         configuration.devices,
+        configuration.audit,
         configuration.policy,
     )
 
