@@ -17,6 +17,7 @@ namespace {
 // Groups whose targets are 0 (others are promised everything) are charged as if these came to this, all together.
 constexpr double kLeastTarget = 0.01;
 constexpr double kLongest = 1e18;  // ns: of sums that stay within a Nanoseconds
+constexpr double kNoClaim = 1.0;   // ns: a claim of less is none, and so much is lost in rounding
 // So many groups may come back from a pause in a row before hand-overs for them are rationed.
 constexpr double kInterruptionsMost = 20.0;
 
@@ -106,6 +107,7 @@ class Fair final : public Policy {
         return at(group).recently.share(now) < group.spec.min;
     }
     void set_targets(const Groups& all);
+    double full_claim(const Group& group) const { return group.spec.min * static_cast<double>(cycle_); }
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
     // A latency client goes before everyone as long as it is not ahead of its target by more than the longest cycle:
@@ -308,18 +310,20 @@ double Fair::next_turn_end(const Account& a) const {
 void Fair::accrue_claim(const Group& group, Nanoseconds now) {
     Account& a = at(group);
     if (!best_effort(group) || group.spec.min <= 0.0) return;
-    const double most = group.spec.min * static_cast<double>(cycle_);
+    const double most = full_claim(group);
     const double gained = a.active ? group.spec.min * static_cast<double>(now - a.claim_at) : 0.0;
-    a.claim = std::clamp(a.claim + gained, -2.0 * most, 2.0 * most);
+    // The time that others left is no debt for long, but a turn that it claimed is paid for: no turn is shorter.
+    const double debt = std::max(2.0 * most, static_cast<double>(p_.quantum_min));
+    a.claim = std::clamp(a.claim + gained, -debt, 2.0 * most);
     a.claim_at = now;
 }
 
 bool Fair::competes(const Group& group, Nanoseconds now) {
     if (!best_effort(group)) return true;
     accrue_claim(group, now);
-    const double most = group.spec.min * static_cast<double>(cycle_);
+    const double most = full_claim(group);
     // To start it takes a whole cycle's worth, to go on anything.
-    return most > 0.0 && at(group).claim >= (group.running ? 0.0 : most - 1.0);
+    return most > kNoClaim && at(group).claim >= (group.running ? 0.0 : most - kNoClaim);
 }
 
 bool Fair::preempts(const Group& group, const Group& holder, Nanoseconds now) const {
@@ -498,11 +502,11 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
         if (a.too_long_until > now) next = std::min(next, a.too_long_until);
         if (a.cap.binds() && !ready(*g, now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
-            const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
+            const double missing = full_claim(*g) - a.claim;
             // The claim of a group that is held back is not considered, although it goes on growing.
             const Nanoseconds claims =
                 a.claim_at + static_cast<Nanoseconds>(std::clamp(missing / g->spec.min, 1.0, kLongest));
-            if (missing > 1.0 && claims > now) next = std::min(next, claims);
+            if (full_claim(*g) > kNoClaim && missing > kNoClaim && claims > now) next = std::min(next, claims);
         }
     }
     return next;

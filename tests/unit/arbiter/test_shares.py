@@ -94,6 +94,14 @@ def test_the_smallest_weights_take_nobodys_minimum(weight):
     assert got == pytest.approx({"a": 0.8, "b": 0.1, "c": 0.1}, abs=0.02)
 
 
+@pytest.mark.parametrize("minimum", [1e-300, 1e-9, 1e-7, 1e-4])
+def test_small_minima_of_best_effort_take_no_more_than_they_are(minimum):
+    """Each claimed the shortest turn of 2 ms, and owed two cycles' worth of its minimum for it."""
+    many = [(GroupSpec(name=f"b{i}", min=minimum, priority=Priority.BEST_EFFORT), BUSY) for i in range(32)]
+    got = shares(simulate((GroupSpec(name="a"), BUSY), *many, duration=4 * SECOND), SECOND)
+    assert got["a"] > 0.98 - 32 * minimum
+
+
 def worst_second(outcome, group, promise):
     """Largest distance from the promise in any second but the first."""
     runs = [r for r in outcome.runs if outcome.clients[r.client].group == group]
