@@ -106,7 +106,7 @@ def device_cells(device: DeviceStatus) -> Cells:
         "MEMORY": memory_text(device.memory_used, device.memory_total),
         "GROUPS USE": share_text(device.share.get(WINDOW)),
         "POLICY": device.policy or UNKNOWN,
-        "CAPACITY": format_size(device.capacity) if device.capacity else UNKNOWN,
+        "CAPACITY": format_size(device.capacity) if device.capacity is not None else UNKNOWN,
         "TEMPERATURE": UNKNOWN if device.temperature is None else f"{device.temperature:.0f} C",
         "POWER": UNKNOWN if device.power is None else f"{device.power:.0f} W",
         "CLOCK": UNKNOWN if device.clock is None else f"{device.clock} MHz",

@@ -103,7 +103,7 @@ def rows_of(cells: Sequence[Cells], columns: Sequence[str]) -> list[str]:
 def _devices(devices: Sequence[DeviceStatus]) -> list[str]:
     cells = [device_cells(device) for device in devices]
     columns = ["DEVICE", "NAME", "BUSY", "MEMORY", "GROUPS USE", "POLICY"]
-    columns += ["CAPACITY"] if any(device.capacity for device in devices) else []
+    columns += ["CAPACITY"] if any(device.capacity is not None for device in devices) else []
     columns += SENSORS if any(row[name] != UNKNOWN for row in cells for name in SENSORS) else ()
     return rows_of(cells, columns)
 
