@@ -78,7 +78,9 @@ Nanoseconds Cap::ready_at(Nanoseconds now) {
     constexpr double kLongest = 1e18;  // a kernel of hours, of the smallest maximum, would be paid for in centuries
     if (balance_ < block_) at += static_cast<Nanoseconds>(std::min(std::ceil((block_ - balance_) / max_), kLongest));
     if (room(now) < block_) at = std::max(at, (slot_ + 1) * kSlot);
-    return std::max(at, now + 1);
+    // One of its programs may run meanwhile and use what the bucket gains: not at every nanosecond.
+    constexpr Nanoseconds kShortest = 100'000;
+    return std::max(at, now + kShortest);
 }
 
 Nanoseconds Cap::runway(Nanoseconds now) {

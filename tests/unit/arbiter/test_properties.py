@@ -172,6 +172,14 @@ kinds = st.sampled_from([(False,), (True,), (True, False)])
 # Turns of no time at all, one after the other at the same moment: the maximum was counted as no less than a thousandth
 # of a millisecond a second, but its block was not.
 @example(policy="fair", specs=[{"max": 1e-15}], mps=(False,), shares=False, steps=[("requests", 0, 25.0, 6)])
+# One that runs uses what its group's bucket gains, while another waits until it is full: that was asked every few ns.
+@example(
+    policy="fair",
+    specs=[{}, {}],
+    mps=(False,),
+    shares=True,
+    steps=[("request", 0), ("request", 1), ("request", 2), ("change", 0, {"min": 0.3, "max": 0.6}), ("obey", 2)],
+)
 def test_holders_fit_together_and_time_is_charged_once(scene_class, policy, specs, mps, shares, steps):  # noqa: PLR0917
     run = Run(scene_class, policy, specs, mps, shares=shares)
     tails = 0.0
