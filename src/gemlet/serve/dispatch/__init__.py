@@ -1,7 +1,8 @@
 """The way of a request through the server, whichever protocol it came by.
 
 call.py          a request, checked, and why it may be refused
-engine.py        from the queue to an executor and back;  batch_tensors.py: the tensors of a batch
+engine.py        from the queue to an executor and back
+work.py          a batch on its way;  batch_tensors.py: the tensors of a batch
 answers.py       the one answer of each request
 waiting_bytes.py how many bytes of inputs a model may have waiting
 nested.py        requests that a model sends to others
@@ -10,6 +11,7 @@ faults.py        whose requests made a model raise, and share no batch with othe
 served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them
 dispatcher.py    batching, early drop and routing in explicit time;  queue.py: one of its queues
+drops.py         refuses what was dropped, some of it at a time
 expectation.py   how long a batch will take, learned from those that ran
 statistics.py    counters by model;  request_log.py: a line for each request
 

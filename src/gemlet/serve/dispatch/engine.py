@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from gemlet.serve.dispatch import batch_tensors, relief
 from gemlet.serve.dispatch.answers import Answers
 from gemlet.serve.dispatch.call import Refusal, check
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
+from gemlet.serve.dispatch.drops import Drops
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.faults import Faults
 from gemlet.serve.dispatch.quarantine import Quarantine
@@ -28,7 +28,7 @@ from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.dispatch.served import Models
 from gemlet.serve.dispatch.waiting_bytes import WaitingBytes
 from gemlet.serve.dispatch.waits import Waits
-from gemlet.serve.execution import protocol
+from gemlet.serve.dispatch.work import Work
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied
 from gemlet.serve.models.specification import ModelError
@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline, while any wait
 FEW = 1000  # requests, at all of which it costs little to look
 SWEEP_S = 5e-6  # for each, before all that wait are looked at: some twenty times as long as that takes
-TOLD = 50  # requests that are refused in a turn of the loop, some milliseconds: twenty thousand may be late at once
 LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
@@ -69,21 +68,6 @@ class Route:
 
     executor: Executor | None
     name: str
-
-
-@dataclass(slots=True)
-class _Work:
-    """A batch at an executor; it may be there in several parts: where its requests differ in shape.
-
-    later: parts that wait for those before them, since all are too large to be copied at once.
-    """
-
-    batch: Batch
-    served: ServedModel
-    executor: Executor
-    gpu_let: str
-    parts: int = 0
-    later: list[list[Request]] = field(default_factory=list)
 
 
 class Engine:
@@ -108,8 +92,7 @@ class Engine:
         self._guilty: WeakKeyDictionary[Executor, tuple[set[str], bool]] = WeakKeyDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self._sweeping = False
-        self._dropped: deque[Drop] = deque()  # that are not refused yet
-        self._telling = False
+        self._drops = Drops(self._refuse_dropped)
         self._of_loads: dict[Call, Executor] = {}  # see _refuse_of_loads()
         self._missing: dict[str, str] = {}  # models that could not be loaded again, and why
 
@@ -281,7 +264,7 @@ class Engine:
             if served.spec.key == key:
                 self._missing[label] = why
                 self._dispatcher.take_away(gpu, label, why)
-        self._tell_dropped()
+        self._drops.add(self._dispatcher.drops())
 
     def suspend(self, executor: Executor) -> None:
         """Starts nothing there until resume(); what waits goes on waiting."""
@@ -322,7 +305,7 @@ class Engine:
         """Starts whatever can start now."""
         for batch in self._dispatcher.start(self._clock()):
             self._execute(batch)
-        self._tell_dropped()
+        self._drops.add(self._dispatcher.drops())
         self._relieve()
 
     def _relieve(self) -> None:
@@ -340,7 +323,7 @@ class Engine:
     def expire(self) -> None:
         """Answers what waited past its deadline. The engine looks by itself while anything waits."""
         self._dispatcher.expire(self._clock())
-        self._tell_dropped()
+        self._drops.add(self._dispatcher.drops())
 
     def stuck(self, limit_ms: float) -> set[Executor]:
         """Executors that have been at one batch for longer than that, without what it waited for other models."""
@@ -356,8 +339,7 @@ class Engine:
         """Refuses all waiting requests."""
         for drop in self._dispatcher.abandon(message):
             self._refuse_dropped(drop)
-        while self._dropped:
-            self._refuse_dropped(self._dropped.popleft())
+        self._drops.refuse_all()
 
     def counts(self) -> Mapping[str, int]:
         """Requests that arrived by model since the last call."""
@@ -418,7 +400,7 @@ class Engine:
         self._dispatcher.submit(request)
         for batch in self._dispatcher.start(now, request.model) if self._dispatcher.serves(request.model) else ():
             self._execute(batch)
-        self._tell_dropped()
+        self._drops.add(self._dispatcher.drops())
         self._relieve()
         if self._timer is None and self.waiting(request.model):  # if others waited, there would be one
             self._arm()
@@ -453,24 +435,24 @@ class Engine:
                 if self.waits.asked:
                     for request in batch.requests:
                         self.waits.moved(request.payload, batch.number)
-                self._send(_Work(batch, served, route.executor, route.name))
+                self._send(Work(batch, served, route.executor, route.name))
                 continue
             following += self._dispatcher.finish(batch, self._clock(), whole=False)
 
-    def _send(self, work: _Work) -> None:
+    def _send(self, work: Work) -> None:
         batch, spec = work.batch, work.served.spec
         parts, work.later = batch_tensors.parts(spec, batch.requests)
         work.parts = len(parts) + len(work.later)
         for requests in parts:
             self._run(work, spec, requests)
 
-    def _run(self, work: _Work, spec: ModelSpec, requests: list[Request]) -> None:
+    def _run(self, work: Work, spec: ModelSpec, requests: list[Request]) -> None:
         rows = sum([each.rows for each in requests])
         joined, infos = batch_tensors.joined(spec, requests), batch_tensors.infos(requests) if spec.by_request else ()
-        future = work.executor.run(work.gpu_let, spec.key, joined, rows, infos, nesting=_nesting(work.batch, spec))
+        future = work.executor.run(work.gpu_let, spec.key, joined, rows, infos, nesting=work.nesting(spec))
         future.add_done_callback(partial(self._came_back, work, spec, requests))
 
-    def _came_back(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
+    def _came_back(self, work: Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
         batch, now = work.batch, self._clock()
         held_back = bool(self._quarantine.alone)  # others may wait for this batch
         error = future.exception()
@@ -493,9 +475,9 @@ class Engine:
         if error is not None or held_back:
             self.pump()  # a batch that must run again, or alone, may find another gpu-let free
         self._relieve()
-        self._tell_dropped()
+        self._drops.add(self._dispatcher.drops())
 
-    def _answered(self, work: _Work, spec: ModelSpec, requests: list[Request], result: Result) -> ModelError | None:
+    def _answered(self, work: Work, spec: ModelSpec, requests: list[Request], result: Result) -> ModelError | None:
         """Answers the requests of a part of a batch, or says why what the model gave is no answer."""
         work.served.statistics.ran(sum([request.rows for request in requests]), result.ms)
         try:
@@ -504,7 +486,7 @@ class Engine:
             return error
         return None
 
-    def _failed(self, work: _Work, requests: list[Request], error: BaseException) -> None:
+    def _failed(self, work: Work, requests: list[Request], error: BaseException) -> None:
         """Has the requests of a part of a batch run again, or refuses them."""
         if isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
             for request in requests:  # one of them is bad, perhaps: it fails by itself, and the others do not
@@ -533,7 +515,7 @@ class Engine:
             found = self._guilty[executor] = self._quarantine.guilty(running), len(running) == 1
         return found
 
-    def _went_wrong(self, work: _Work, requests: list[Request], error: BaseException) -> None:
+    def _went_wrong(self, work: Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
             if isinstance(error, GpuLetGone | ExecutorDied):
                 if self.closing:
@@ -592,30 +574,6 @@ class Engine:
         self._dispatcher.submit(request)
         self._arm()
 
-    def _tell_dropped(self) -> None:
-        self._dropped += self._dispatcher.drops()
-        if self._dropped and not self._telling:
-            self._telling = True
-            self._tell_some()
-
-    def _tell_some(self) -> None:
-        try:
-            for _ in range(min(TOLD, len(self._dropped))):
-                self._refuse_dropped(self._dropped.popleft())
-        finally:
-            self._telling = bool(self._dropped)
-            if self._telling:
-                asyncio.get_running_loop().call_soon(self._tell_some)
-
     def _refuse_dropped(self, drop: Drop) -> None:
         self.waiting_bytes.remove(drop.request.model, drop.request.payload.nbytes)
         self._answers.refuse_dropped(drop)
-
-
-def _nesting(batch: Batch, spec: ModelSpec) -> protocol.Nesting:
-    """For an executor: of models that ask others, which chain of them this continues, the longest of the batch."""
-    beside = batch in batch.gpu_let.beside
-    if not spec.by_request:
-        return protocol.BESIDE if beside else protocol.OUTERMOST
-    chain = max([request.payload.chain for request in batch.requests], key=len, default=())
-    return protocol.Nesting(batch.number, (*chain, spec.name), beside)

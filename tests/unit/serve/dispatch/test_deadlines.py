@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gemlet.serve.dispatch import engine
+from gemlet.serve.dispatch import drops
 from tests.unit.serve.dispatch.test_engine import Bench, scenario
 from tests.unit.serve.stand_in import model
 
@@ -28,7 +28,7 @@ async def test_a_deadline_that_passes_in_the_queue_is_told():
 @scenario
 async def test_of_many_that_are_late_at_once_some_are_refused_in_each_turn_of_the_loop():
     """Twenty thousand kept all others waiting for 0.9 s."""
-    bench, many = Bench(), 3 * engine.TOLD + 1
+    bench, many = Bench(), 3 * drops.TOLD + 1
     bench.send(1.0)
     for _ in range(many):
         bench.send(2.0, timeout_ms=20.0)
@@ -41,7 +41,7 @@ async def test_of_many_that_are_late_at_once_some_are_refused_in_each_turn_of_th
         told.append(bench.answers.count(None))
         bench.engine.expire()  # asks for no turn beside
         await asyncio.sleep(0)
-    assert told == [many + 1 - turn * engine.TOLD for turn in (1, 2, 3)]
+    assert told == [many + 1 - turn * drops.TOLD for turn in (1, 2, 3)]
     assert {each.reason for each in bench.answers[1:]} == {"deadline"}
     assert bench.engine.waiting_bytes.total == 0
     assert bench.engine.in_flight == 1
@@ -52,7 +52,7 @@ async def test_of_many_that_are_late_at_once_some_are_refused_in_each_turn_of_th
 async def test_a_server_that_ends_refuses_what_was_to_be_refused_in_a_later_turn():
     bench = Bench()
     bench.send(1.0)
-    for _ in range(3 * engine.TOLD):
+    for _ in range(3 * drops.TOLD):
         bench.send(2.0, timeout_ms=20.0)
     bench.now = 21.0
     bench.engine.expire()
