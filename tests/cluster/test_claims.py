@@ -190,7 +190,9 @@ def test_of_one_claim_s_pods_only_those_start_that_stay_in_the_share(cluster, fa
         users(cluster, "both", "next")
         users(cluster, "both", "hostile", env=[{"name": "LD_PRELOAD", "value": "/x.so"}])
         for name in ("next", "hostile"):
-            eventually(lambda name=name: "ontainer created" in cluster.events(name), "a container that is to start")
+            eventually(
+                lambda name=name: "container created" in cluster.events(name).lower(), "a container that is to start"
+            )
     finally:
         os.kill(agent, signal.SIGCONT)
     eventually(lambda: cluster.phase("next") == "Running", "start of the next")
