@@ -180,6 +180,15 @@ def test_what_ends_while_a_model_is_asked_for_its_configuration_waits_for_none(r
     assert "ending before it has started" in (tmp_path / "log").read_text()
 
 
+@pytest.fixture
+def with_a_terminal():
+    """Where the tests run under nohup, a server would be told to stay when the terminal goes."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("with_a_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path, number):
     with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(2) as pool:
