@@ -151,7 +151,8 @@ static void samples_of_a_shared_device() {
 
 static void kernels_that_were_never_timed() {
     const auto table = std::make_unique<Estimates>();
-    const auto key = [](uint64_t grid) { return Estimates::key(&kUs, grid); };
+    // Not an address of this process: at some, one of 65 kernels has the place of another.
+    const auto key = [](uint64_t grid) { return Estimates::key(reinterpret_cast<const void*>(0x401000), grid); };
     auto& fresh = table->find(key(0));
     Estimates::count(fresh, key(0));
     CHECK(table->expected(fresh) == Estimates::kUnknown);
