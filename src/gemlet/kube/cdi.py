@@ -134,14 +134,9 @@ def remove(directory: Path, share_id: str) -> None:
 
 
 def is_there(directory: Path, share_id: str) -> bool:
-    """Whether a share has a file, or may have one."""
-    return may_be_there(path_of(directory, share_id))
-
-
-def may_be_there(path: Path) -> bool:
-    """Whether there is such a file: what cannot be looked at may be there."""
+    """Whether a share has a file: what cannot be looked at may be there."""
     try:
-        path.lstat()
+        path_of(directory, share_id).lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:

@@ -113,8 +113,7 @@ class PodFollower:
                 raise
             seen = None
         if seen is None or seen["metadata"]["uid"] != uid or (known and uid not in self._users):
-            self._forget(uid)  # it has gone, and comes no more
-            self.permits.end(uid, share.id)
+            self._forget(uid, share.id)  # it has gone, and comes no more
         elif known or seen["spec"].get("nodeName") == self._node:
             await self._check(seen)
 
@@ -235,10 +234,11 @@ class PodFollower:
             return "gemlet: its containers cannot be checked; see the log of this node's gemlet-agent pod"
         return None
 
-    def _forget(self, uid: str) -> None:
+    def _forget(self, uid: str, share_id: str | None = None) -> None:
+        """``share_id``: as in `Permits.end`."""
         self._users.pop(uid, None)
         self._choices.forget(uid)
-        self.permits.end(uid)
+        self.permits.end(uid, share_id)
 
     async def _end(self, seen: dict[str, Any]) -> None:
         # Sooner than the reaper: the next pod of that name must not be taken for this one. Claims are unprepared.
