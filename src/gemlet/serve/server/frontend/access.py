@@ -33,12 +33,9 @@ class Tokens:
         self._told = ""  # why the file is not followed
         self._stamp, self._digests = self._read(flags=0)  # at first it may be a pipe: --token-file <(...)
 
-    def allows(self, authorization: bytes) -> bool:
-        """``authorization``: the value of that header."""
-        return bool(self.of(authorization))
-
     def of(self, authorization: bytes) -> bytes:
-        """What knows() takes, for as long as an answer goes on; empty: it is none of the tokens."""
+        """What knows() takes, for as long as an answer goes on; empty: it is none of the tokens. ``authorization``: the
+        value of that header."""
         scheme, _, token = authorization.partition(b" ")
         digest = _digest(token.strip())
         return digest if scheme.lower() == SCHEME and digest in self._digests else b""

@@ -34,7 +34,7 @@ def test_what_takes_the_place_of_the_file_is_not_waited_for(file, kind, caplog):
         file.mkdir()
     for _ in range(3):
         tokens.refresh()
-    assert tokens.allows(f"Bearer {TOKEN}".encode())
+    assert tokens.of(f"Bearer {TOKEN}".encode())
     assert caplog.text.count("the tokens are as they were") == 1
 
 
@@ -45,7 +45,7 @@ def test_the_tokens_may_come_from_a_pipe_at_first():
     os.fchmod(read, 0o600)
     tokens = Tokens(Path(f"/proc/self/fd/{read}"))
     tokens.refresh()
-    assert tokens.allows(f"Bearer {TOKEN}".encode())
+    assert tokens.of(f"Bearer {TOKEN}".encode())
     os.close(read)
 
 
