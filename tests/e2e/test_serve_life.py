@@ -74,11 +74,12 @@ def ask(server, model, value, parameters=None, timeout=120):
         connection.close()
 
 
-def get(server, path):
+def get(server, path, method="GET"):
+    """Status and body of one request without a body, on a connection of its own."""
     host, _, port = server.http.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
-        connection.request("GET", path)
+        connection.request(method, path)
         response = connection.getresponse()
         return response.status, response.read()
     finally:
@@ -86,14 +87,7 @@ def get(server, path):
 
 
 def post(server, path):
-    host, _, port = server.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=60)
-    try:
-        connection.request("POST", path)
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
+    return get(server, path, "POST")
 
 
 def executors(server):

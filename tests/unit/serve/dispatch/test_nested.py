@@ -87,6 +87,11 @@ class Bench:
         self.executor.runs.insert(0, self.executor.runs.pop(at))
         await self.executor.answer()
 
+    async def end_all(self):
+        """All batches that run come back, those first that began last."""
+        while self.running:
+            await self.end(self.running[-1])
+
     @property
     def running(self):
         return "".join(run[1] for run in self.executor.runs)
@@ -153,8 +158,7 @@ async def test_three_models_in_a_circle_with_a_new_plan_meanwhile():
     bench.ask("b", "c")
     bench.adopt("abc")  # all that waits has a gpu-let now
     assert bench.running in {"abcb", "abcc"}
-    while bench.running:
-        await bench.end(bench.running[-1])
+    await bench.end_all()
     assert bench.replied == {1: None, 2: None}
     assert bench.engine.in_flight == 0
     await bench.engine.settled()
@@ -169,8 +173,7 @@ async def test_models_in_a_circle_do_not_wait_for_the_batch_of_a_gpu_let_that_st
     bench.ask("b", "a")
     assert bench.running == "aba"
     assert bench.beside("a")
-    while bench.running:
-        await bench.end(bench.running[-1])
+    await bench.end_all()
     assert bench.replied == {1: None, 2: None}
     assert bench.engine.in_flight == 0
     await bench.engine.settled()
