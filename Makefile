@@ -128,6 +128,11 @@ wheels: setup  ## dist/: the wheels of every Python and architecture, sources, s
 	@$(BIN)/python -m pip install --quiet --group wheels
 	@$(BIN)/python packaging/wheels/build.py
 
+.PHONY: zig
+zig: setup  ## the native parts for this machine by the compiler of the wheels, whose C and C++ libraries differ from this machine's
+	@$(BIN)/python -m pip install --quiet --group wheels
+	@$(BIN)/python packaging/wheels/build.py --compile-only
+
 .PHONY: deb
 deb: $(STAMP)  ## dist/*.deb from the wheels there: an environment with all that gemlet needs, the unit, for each architecture
 	@$(BIN)/python packaging/deb/build.py

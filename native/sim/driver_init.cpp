@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -53,7 +54,8 @@ void tear_down_at_exit() {
 // Such threads block all signals, and have names that a program's may have, too.
 bool is_like_hooks_thread() {
     char name[16] = {};
-    if (gettid() == getpid() || prctl(PR_GET_NAME, name) != 0) return false;
+    // glibc has gettid() since 2.30, and wheels want 2.28.
+    if (syscall(SYS_gettid) == getpid() || prctl(PR_GET_NAME, name) != 0) return false;
     if (std::strcmp(name, "gemlet") != 0 && std::strcmp(name, "gemlet-mover") != 0) return false;
     sigset_t blocked;
     return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 && sigismember(&blocked, SIGTERM) == 1 &&

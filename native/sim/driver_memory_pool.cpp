@@ -183,7 +183,8 @@ CUresult allocate_async(const char* name, CUdeviceptr* address, size_t bytes, CU
         if (capturing(s)) {
             CUDA_MEM_ALLOC_NODE_PARAMS p{};
             p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-            p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal_of(s->context->device->index())};
+            p.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+            p.poolProps.location.id = ordinal_of(s->context->device->index());
             p.bytesize = bytes;
             AllocStep step = alloc_step(p, s->capture_tail.data(), s->capture_tail.size());
             *address = step.params.dptr;

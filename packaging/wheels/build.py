@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the wheels that are released: `make wheels`.
 
-    .venv/bin/python packaging/wheels/build.py [--architecture x86_64] [--out dist]
+    .venv/bin/python packaging/wheels/build.py [--architecture x86_64] [--out dist] [--compile-only]
 
 One wheel for Python 3.11 and one for 3.12 and later (the stable ABI that nanobind speaks begins with 3.12), for each
 architecture. Zig is the compiler, because it is a pinned package of PyPI that brings the C library's versions with it:
@@ -14,6 +14,9 @@ neither a container of an old distribution nor another for the other architectur
     gemlet-start-check                  none          run on the nodes of Kubernetes; linked statically, with musl
 
 Beside the wheels: the sources, the symbols of every library by build id, and checksums.
+
+`--compile-only` is for CI (`make zig`): it builds the native parts for this machine's architecture and this Python. So
+a header or a function that only newer C and C++ libraries have is found before a release is built.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import argparse
 import hashlib
 import io
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -66,9 +70,15 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=SOURCE / "dist", help="where they are put, in the place of those there"
     )
+    parser.add_argument("--compile-only", action="store_true", help="the native parts for this machine; no wheels")
     given = parser.parse_args()
     if not (CUDA / "cuda.h").exists():
         sys.exit(f"error: {CUDA}/cuda.h does not exist\n\nhint: make setup")
+    if given.compile_only:
+        folder = WORK / "compiled"
+        _preloaded_and_programs(platform.machine(), sys.executable, folder, folder / "package")
+        _cmake(platform.machine(), FLOOR, sys.executable, folder / "module", folder / "package", "ARBITER")
+        return
     interpreters = {flavour: _interpreter(flavour.version) for flavour in FLAVOURS}
     # All times in the wheels are those of the commit: the same sources give the same bytes.
     os.environ["SOURCE_DATE_EPOCH"] = _output("git", "-C", SOURCE, "log", "-1", "--format=%ct")
@@ -94,10 +104,7 @@ def _architecture(architecture: str, pythons: dict[Flavour, str], python_files: 
     folder = WORK / architecture
     package = folder / "package"
     shutil.rmtree(package, ignore_errors=True)
-    first = FLAVOURS[0]
-    _cmake(architecture, PRELOADED_FLOOR, pythons[first], folder / "preloaded", package, "HOOK", "BATCH")
-    _cmake(architecture, FLOOR, pythons[first], folder / "simulated", package, "SIM")
-    _cmake(architecture, None, pythons[first], folder / "static", package, "START_CHECK")
+    _preloaded_and_programs(architecture, pythons[FLAVOURS[0]], folder, package)
     for flavour in FLAVOURS:
         module = folder / f"module-{flavour.abi}"
         shutil.rmtree(module / "package", ignore_errors=True)
@@ -115,6 +122,13 @@ def _architecture(architecture: str, pythons: dict[Flavour, str], python_files: 
     # The same list as in the wheels, for those who read it without unpacking one.
     (out / f"gemlet-{_version()}-linux_{architecture}.cdx.json").write_text(sbom.document(_version(), architecture))
     _symbols_archive(out / f"gemlet-{_version()}-symbols-linux_{architecture}.tar.xz", symbols)
+
+
+def _preloaded_and_programs(architecture: str, python: str, folder: Path, package: Path) -> None:
+    """The parts that are the same for every Python."""
+    _cmake(architecture, PRELOADED_FLOOR, python, folder / "preloaded", package, "HOOK", "BATCH")
+    _cmake(architecture, FLOOR, python, folder / "simulated", package, "SIM")
+    _cmake(architecture, None, python, folder / "static", package, "START_CHECK")
 
 
 def _cmake(architecture: str, floor: str | None, python: str, build: Path, package: Path, *parts: str) -> None:

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
+#include <initializer_list>
 
 #include "hook/link/destination.h"
 #include "hook/link/system_calls.h"
