@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,9 @@ def test_doctor_says_so_of_each_root(of_architecture, suite, monkeypatch, capsys
     monkeypatch.setenv("GEMLET_LIB_DIR", str(of_architecture("x86_64").hook.parent))
     assert main.run(["doctor", "--image", str(root(suite))]) == 0
     said = capsys.readouterr().out
-    assert "needs glibc 2.17 or newer" in said
+    needed = re.search(r"needs glibc 2\.(\d+) or newer", said)  # what it calls decides: no newer than is promised
+    assert needed is not None, said
+    assert int(needed[1]) <= 17
     assert "musl" in said  # the roots have it beside glibc
 
 
