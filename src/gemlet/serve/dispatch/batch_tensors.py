@@ -70,10 +70,10 @@ def parted(spec: ModelSpec, outputs: Iterable[tuple[ArenaTensor, Buffer]], rows:
     answers: list[list[Tensor]] = [[] for _ in rows]
     for tensor, data in outputs:
         if not spec.max_batch or len(rows) == 1:
-            _check_rows(spec, tensor.shape, rows)
+            _check_rows(spec, tensor.shape, rows, tensor.of_rows)
             answers[0].append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
             continue
-        parts = tensors.split(data, tensor.datatype, tensor.shape, rows)
+        parts = tensors.split(data, tensor.datatype, tensor.shape, rows, tensor.of_rows)
         for answer, count, part in zip(answers, rows, parts, strict=True):
             answer.append(Tensor(tensor.name, tensor.datatype, (count, *tensor.shape[1:]), part))
     return answers

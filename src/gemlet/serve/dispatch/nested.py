@@ -34,7 +34,12 @@ class Nested:
             self._engine.heard(asked.pop(message.number))  # which knows this: else both would wait for the collector
             executor.reply(_reply(message, result))
 
-        inputs = [Tensor(each.name, each.datatype, each.shape, each.inline) for each in message.inputs]
+        # BYTES were packed by our own code in that process, and are looked at where the other model runs: not here,
+        # where all others would wait for that.
+        inputs = [
+            Tensor(each.name, each.datatype, each.shape, each.inline, checked=each.datatype == "BYTES")
+            for each in message.inputs
+        ]
         timeout_ms = message.timeout_us / 1000
         asked[message.number] = call = Call(
             message.model, inputs, answer, now_ms(), message.version, timeout_ms,

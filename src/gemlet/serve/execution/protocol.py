@@ -29,7 +29,10 @@ SMALL_BYTES = 4096  # tensors of so many bytes travel in the message
 
 
 class ArenaTensor(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor in an arena at ``offset``, or, where that is -1, ``inline``."""
+    """A tensor in an arena at ``offset``, or, where that is -1, ``inline``.
+
+    of_rows: the bytes of each row of an output of BYTES, by which the server parts a batch.
+    """
 
     name: str
     datatype: str
@@ -37,6 +40,7 @@ class ArenaTensor(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     nbytes: int
     inline: bytes = b""
+    of_rows: tuple[int, ...] = ()
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin", array_like=True):

@@ -369,3 +369,18 @@ async def test_an_answer_that_no_message_can_have_is_an_error():
         await bench.end("b")
     assert "the answer of b has 4 bytes: expected at most 3" in bench.replied[number]
     assert bench.engine.waits.asked == 0
+
+
+@scenario
+async def test_text_that_a_model_sends_is_not_looked_at_on_its_way():
+    """It may be millions of elements, and the event loop is everybody's."""
+    bench = Bench("a", "t")
+    text = model("t", platform="triton_python", slo_ms=1e6, max_batch=1, inputs=(("X", "BYTES", (-1,)),))
+    bench.engine.models["t"] = ServedModel(text)
+    bench.send("a")
+    data = b"\xff" * 8  # no elements
+    tensor = protocol.ArenaTensor("X", "BYTES", (1, 2), -1, len(data), data)
+    (nesting,) = bench.executor.nestings
+    bench.nested(bench.executor, protocol.Ask(1, "t", "", (tensor,), 0, nesting.batch, nesting.chain))
+    assert bench.running == "at"
+    await bench.end_all()
