@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from gemlet.serve.dispatch import batch_tensors
+from gemlet.serve.dispatch.call import Call, Tensor
+from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.execution import arena, protocol
+from gemlet.serve.execution.backends import noop
 from gemlet.serve.execution.worker import Worker
-from tests.unit.serve.stand_in import model
+from gemlet.serve.models.specification import ModelError
+from tests.unit.serve.stand_in import Service, model
 
 TEXT = model("text", platform="python", outputs=(("Y", "BYTES", (2,)),))
 
@@ -34,3 +38,22 @@ def test_an_executor_says_how_long_each_row_of_text_is(nbytes):
     assert placed.of_rows == (4 + 4 + 2, 4 + nbytes + 4 + 1, 4 + 2 + 4 + 2)
     assert (sum(placed.of_rows), placed.offset >= 0) == (placed.nbytes, nbytes > 0)
     outputs.close()
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "FP64"])
+def test_zeros_for_which_there_is_no_room_are_an_error_at_once(datatype):
+    spec = model("zeros", outputs=(("Y", datatype, (1 << 40, 1 << 40)),))
+    with pytest.raises(ModelError, match="have no room"):
+        noop.zeros(spec, spec.outputs[0], 1)
+    service, told = Service(spec), []
+    service.engine.infer(Call("zeros", [Tensor("X", "FP32", (1, 1), bytes(4))], told.append, now_ms()))
+    (refusal,) = told
+    assert refusal.reason == "failed"
+    assert "have no room" in refusal.message
+    assert service.engine.in_flight == 0
+
+
+def test_zeros_of_text_are_as_many_empty_elements():
+    spec = model("zeros", outputs=(("Y", "BYTES", (2, -1)),))
+    (output,) = batch_tensors.echoed(spec, [Tensor("X", "FP32", (3, 1), bytes(12))], 3)
+    assert (output.shape, bytes(output.data)) == ((3, 2, 1), bytes(4 * 6))
