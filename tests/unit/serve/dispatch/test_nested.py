@@ -305,13 +305,18 @@ async def test_nothing_waits_for_the_collector_that_models_sent_each_other():
 
 
 @scenario
-async def test_a_suspect_that_could_only_run_beside_the_model_that_waits_for_it_is_refused():
-    bench = Bench("a", "b")
-    bench.engine._quarantine.died("b", 0, 9, 0.0, sole=True)  # on probation: nothing else runs on its device
-    bench.send("a")
-    bench.ask("a", "b")
-    (told,) = bench.replied.values()
-    assert "b would wait for what waits for it: a -> b" in told
+async def test_a_suspect_runs_where_all_others_wait():
+    bench = Bench("a", "b", "c")
+    bench.engine._quarantine.died("b", 0, 9, 0.0, sole=True)  # on probation: nothing else is at work on its device
+    for name in "ac":
+        bench.send(name)
+    asked = [bench.ask("a", "b")]
+    assert bench.running == "ac"
+    asked.append(bench.ask("c", "b"))
+    assert bench.running == "acb"
+    await bench.end_all()
+    assert bench.replied[asked[0]] is None
+    assert not any(isinstance(answer, Refusal) for answer in bench.answers.values())
 
 
 def asked_by(executor, number):
