@@ -10,6 +10,7 @@ from unittest import mock
 
 import msgspec
 
+from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
 from gemlet.serve.dispatch.dispatcher import GpuLetState
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
@@ -374,6 +375,21 @@ async def test_an_answer_that_no_message_can_have_is_an_error():
         await bench.end("b")
     assert "the answer of b has 4 bytes: expected at most 3" in bench.replied[number]
     assert bench.engine.waits.asked == 0
+
+
+@scenario
+async def test_a_large_answer_is_copied_beside_the_event_loop():
+    bench = Bench("a", "b")
+    bench.executor.reply_large = mock.Mock()
+    bench.send("a")
+    number = bench.ask("a", "b")
+    with mock.patch.object(nested, "COPY_BYTES", 3):
+        await bench.end("b")
+    ((told, (output,), (data,), kept),) = [call.args for call in bench.executor.reply_large.call_args_list]
+    assert (told, output.name, output.shape, output.nbytes, output.inline) == (number, "Y", (1, 1), 4, b"")
+    assert bytes(data) == struct.pack("<f", 2.0)
+    assert bench.replied == {}
+    kept.end()
 
 
 @scenario
