@@ -6,7 +6,7 @@ datatype is row-major and little-endian, an element after the other.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -84,25 +84,33 @@ def unpack(data: Buffer, count: int) -> list[bytes]:
     return elements
 
 
-def split(data: Buffer, datatype: str, shape: Sequence[int], rows: Sequence[int]) -> list[memoryview]:
-    """A batch cut along axis 0 into parts of these numbers of rows; views, no copies. Raises BadTensor."""
+def row_bytes(elements: Sequence[bytes], shape: Sequence[int]) -> tuple[int, ...]:
+    """The bytes of each row along axis 0 of BYTES of this shape, whose elements in order these are, as on the wire."""
+    if not shape:
+        return ()
+    lengths = np.fromiter(map(len, elements), np.int64, len(elements)).reshape(shape[0], prod(shape[1:]))
+    return tuple((lengths + LENGTH_BYTES).sum(axis=1).tolist())
+
+
+def split(
+    data: Buffer, datatype: str, shape: Sequence[int], rows: Sequence[int], of_rows: Sequence[int] = ()
+) -> list[memoryview]:
+    """A batch cut along axis 0 into parts of these numbers of rows; views, no copies. Raises BadTensor.
+
+    of_rows: the bytes of each row of BYTES, which show otherwise only where all its elements are looked at.
+    """
     view = memoryview(data)
     if sum(rows) != (shape[0] if shape else -1):
         raise BadTensor(f"shape {list(shape)} for a batch of {sum(rows)} rows")
-    if datatype != "BYTES":
-        row = len(view) // shape[0] if shape[0] else 0
-        ends = [0]
-        for count in rows:
-            ends.append(ends[-1] + count * row)
-        return [view[start:end] for start, end in pairwise(ends)]
-    parts, at = [], 0
-    per_row = prod(shape[1:])
-    for count in rows:
-        start = at
-        for _ in range(count * per_row):
-            at += 4 + int.from_bytes(view[at : at + 4], "little")
-        parts.append(view[start:at])
-    return parts
+    if datatype == "BYTES":
+        if len(of_rows) != shape[0] or sum(of_rows) != len(view):
+            raise BadTensor(f"{len(view)} bytes whose {shape[0]} rows have {sum(of_rows)}")
+        ends = [0, *accumulate(of_rows)]
+        cuts = [ends[row] for row in accumulate(rows, initial=0)]
+    else:
+        each = len(view) // shape[0] if shape[0] else 0
+        cuts = [row * each for row in accumulate(rows, initial=0)]
+    return [view[start:end] for start, end in pairwise(cuts)]
 
 
 def to_array(data: Buffer, datatype: str, shape: Sequence[int]) -> np.ndarray:
@@ -116,12 +124,15 @@ def to_array(data: Buffer, datatype: str, shape: Sequence[int]) -> np.ndarray:
     return np.frombuffer(data, dtype=DTYPES[datatype]).reshape(shape)
 
 
+def to_elements(array: np.ndarray) -> list[bytes]:
+    """Those of an array as BYTES has them: text in UTF-8."""
+    return [element if isinstance(element, bytes) else str(element).encode() for element in np.asarray(array).flat]
+
+
 def to_buffer(array: np.ndarray, datatype: str) -> Buffer:
     """The bytes of ``array`` as this datatype: a view where nothing has to change. Raises BadTensor."""
     if datatype == "BYTES":
-        return pack(
-            element if isinstance(element, bytes) else str(element).encode() for element in np.asarray(array).flat
-        )
+        return pack(to_elements(array))
     if datatype not in ELEMENTS:
         raise BadTensor(f"{datatype!r} is not a datatype")
     try:

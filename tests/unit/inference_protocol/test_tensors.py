@@ -48,11 +48,23 @@ def test_arrays_that_are_none_are_refused():
 @given(st.lists(st.lists(st.binary(max_size=3), min_size=2, max_size=2), min_size=1, max_size=6), st.data())
 def test_a_batch_of_bytes_is_cut_between_its_rows(rows, data):
     sizes = cut(len(rows), data)
-    packed = tensors.pack(element for row in rows for element in row)
-    parts = tensors.split(packed, "BYTES", (len(rows), 2), sizes)
+    elements = [element for row in rows for element in row]
+    packed, of_rows = tensors.pack(elements), tensors.row_bytes(elements, (len(rows), 2))
+    parts = tensors.split(packed, "BYTES", (len(rows), 2), sizes, of_rows)
     assert b"".join(parts) == packed
     for part, size in zip(parts, sizes, strict=True):
         assert len(tensors.unpack(part, 2 * size)) == 2 * size
+
+
+@pytest.mark.parametrize("of_rows", [(), (4,), (4, 5), (4, 4, 0)])
+def test_rows_of_bytes_that_are_not_those_of_the_batch_are_refused(of_rows):
+    with pytest.raises(tensors.BadTensor, match="8 bytes whose 2 rows have"):
+        tensors.split(tensors.pack([b"", b""]), "BYTES", (2, 1), [1, 1], of_rows)
+
+
+def test_rows_without_elements_have_no_bytes():
+    assert tensors.row_bytes([], (3, 0)) == (0, 0, 0)
+    assert [bytes(part) for part in tensors.split(b"", "BYTES", (3, 0), [1, 2], (0, 0, 0))] == [b"", b""]
 
 
 @given(st.integers(1, 8), st.integers(0, 5), st.data())

@@ -9,12 +9,12 @@ nested.py        requests that a model sends to others
 waits.py         which batches wait for such requests, and would for ever;  relief.py: what is run then
 faults.py        whose requests made a model raise, and share no batch with others
 served.py        the models that requests may name
-quarantine.py    which models rest, because executors died under them
+quarantine.py    which models rest, because executors died under them;  blame.py: of which batches an executor died
 dispatcher.py    batching, early drop and routing in explicit time;  queue.py: one of its queues
 drops.py         refuses what was dropped, some of it at a time
 expectation.py   how long a batch will take, learned from those that ran
 statistics.py    counters by model;  request_log.py: a line for each request
 
-batch_tensors.py, dispatcher.py, queue.py, faults.py, quarantine.py, expectation.py, waits.py and relief.py are pure;
-the simulator runs the queues.
+batch_tensors.py, dispatcher.py, queue.py, faults.py, quarantine.py, blame.py, expectation.py, waits.py and relief.py
+are pure; the simulator runs the queues.
 """

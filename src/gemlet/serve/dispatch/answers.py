@@ -78,7 +78,11 @@ class Answers:
         """A model that does nothing: an output is the input of the same place, or zeros."""
         spec = served.spec
         for request in batch.requests:
-            outputs = batch_tensors.echoed(spec, request.payload.inputs, request.rows)
+            try:
+                outputs = batch_tensors.echoed(spec, request.payload.inputs, request.rows)
+            except ModelError as error:
+                self.refuse(request, Refusal("failed", f"{spec.name}: {error.message}"))
+                continue
             self._answer(served, request, Answered(spec, outputs), batch, 0.0)
         served.statistics.ran(batch.rows, 0.0)
 

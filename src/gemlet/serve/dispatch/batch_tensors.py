@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Tensor
 from gemlet.serve.execution.executor import Input
-from gemlet.serve.execution.protocol import RequestInfo
+from gemlet.serve.execution.protocol import MAX_OUTPUTS, RequestInfo
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,14 +75,14 @@ def parted(spec: ModelSpec, outputs: Iterable[tuple[ArenaTensor, Buffer]], rows:
             _check_rows(spec, tensor.shape, rows)
             answers[0].append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
             continue
-        parts = tensors.split(data, tensor.datatype, tensor.shape, rows)
+        parts = tensors.split(data, tensor.datatype, tensor.shape, rows, tensor.of_rows)
         for answer, count, part in zip(answers, rows, parts, strict=True):
             answer.append(Tensor(tensor.name, tensor.datatype, (count, *tensor.shape[1:]), part))
     return answers
 
 
 def echoed(spec: ModelSpec, inputs: Sequence[Tensor], rows: int) -> list[Tensor]:
-    """What a model gives that does nothing: an output is the input of the same place, or zeros."""
+    """What a model gives that does nothing: an output is the input of the same place, or zeros. Raises ModelError."""
     outputs = []
     for number, output in enumerate(spec.outputs):
         if number < len(inputs) and inputs[number].datatype == output.datatype:
@@ -98,9 +100,7 @@ def _check_rows(spec: ModelSpec, shape: tuple[int, ...], rows: Sequence[int]) ->
 def _zeros(spec: ModelSpec, name: str, datatype: str, shape: tuple[int, ...], rows: int) -> Tensor:
     fixed = tuple([1 if size == -1 else size for size in shape])
     whole = (rows, *fixed) if spec.max_batch else fixed
-    if datatype == "BYTES":
-        count = 1
-        for size in whole:
-            count *= size
-        return Tensor(name, datatype, whole, tensors.pack([b""] * count))
-    return Tensor(name, datatype, whole, bytes(tensors.nbytes(datatype, whole)))
+    nbytes = tensors.LENGTH_BYTES * prod(whole) if datatype == "BYTES" else tensors.nbytes(datatype, whole)
+    if nbytes > MAX_OUTPUTS:
+        raise ModelError(f"outputs of {nbytes} bytes have no room: expected at most {MAX_OUTPUTS}")
+    return Tensor(name, datatype, whole, bytes(nbytes))  # of BYTES: as many lengths of 0

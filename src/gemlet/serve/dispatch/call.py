@@ -12,7 +12,10 @@ from gemlet.inference_protocol import tensors
 from gemlet.serve.execution.loan import FREE, Loan
 
 if TYPE_CHECKING:
+    from weakref import ReferenceType
+
     from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.execution.executor import Executor
     from gemlet.serve.execution.protocol import FailedRequest
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
@@ -86,10 +89,10 @@ class Call:
     request_bytes: of the whole request, where its inputs are views of that, and keep it. id: the client's own. trace:
     W3C's traceparent, as it came. admitted: when it was checked, where that is logged.
     client: whose it is, an address or a user, or the model that asks; "" if nobody knows.
-    chain: of models that work on other requests and wait for this one, the last of which sent it. parent: the number of
-    the batch that it is of; awaited_at: what that waits for, see waits.py. about: the rest of it, for models that get
-    requests one by one. spec: what its inputs were checked against. gone: nobody waits for its answer, and there will
-    be none.
+    chain: of models that work on other requests and wait for this one, the last of which sent it. asker: its executor.
+    parent: the number of the batch that it is of; awaited_at: what that waits for, see waits.py. about: the rest of it,
+    for models that get requests one by one. spec: what its inputs were checked against. gone: nobody waits for its
+    answer, and there will be none.
     """
 
     model: str
@@ -107,6 +110,7 @@ class Call:
     chain: tuple[str, ...] = ()
     parent: int = 0
     awaited_at: str | int = ""
+    asker: ReferenceType[Executor] | None = None
     id: str = ""
     trace: str = ""
     client: str = ""

@@ -62,6 +62,26 @@ class Expects(Protocol):
         ...
 
 
+class Waiting(Protocol):
+    """Which batches wait for others; Waits implements it."""
+
+    def waits(self, batch: Batch) -> bool: ...
+
+    def awaited(self, label: str) -> bool:
+        """Whether a batch waits for what is in the queue of this model."""
+        ...
+
+
+class _NoneWaits:
+    """Of models that ask no others."""
+
+    def waits(self, _batch: Batch) -> bool:
+        return False
+
+    def awaited(self, _label: str) -> bool:
+        return False
+
+
 @dataclass(slots=True)
 class Assignment:
     """A model on a gpu-let: its planned batch and rate (requests/s), and what it took so far over that rate."""
@@ -141,7 +161,7 @@ class Dispatcher:
 
     expect: predicts how long a batch will take, and is told how long it took. max_batch: the largest a model may have,
     planned or not; drop: False serves late rather than never. suspects: models whose requests run one by one. faults:
-    whose requests may fail a batch.
+    whose requests may fail a batch. waits: which batches wait for others.
     """
 
     def __init__(
@@ -153,6 +173,7 @@ class Dispatcher:
         drop: bool = True,
         suspects: Quarantine | None = None,
         faults: Faults | None = None,
+        waits: Waiting | None = None,
     ) -> None:
         self._expect = expect
         self._max_batch = max_batch
@@ -160,6 +181,7 @@ class Dispatcher:
         self._suspects = suspects or Quarantine()
         self._alone = self._suspects.alone
         self._faults = faults if faults is not None else Faults()
+        self._waits: Waiting = waits or _NoneWaits()
         self.queues: dict[str, Queue] = {}
         self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
@@ -349,15 +371,19 @@ class Dispatcher:
     def _may_start(self, place: Assignment) -> bool:
         """Whether it does not meet a suspect there that it must not meet."""
         gpu_lets = [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
-        running = {batch.place.model for gpu_let in gpu_lets for batch in gpu_let.batches}
-        by_itself = self._suspects.by_itself
+        batches = [batch for gpu_let in gpu_lets for batch in gpu_let.batches]
+        at_work = {batch.place.model for batch in batches if not self._waits.waits(batch)}
+        by_itself, awaited = self._suspects.by_itself, self._waits.awaited(place.model)
+        # What others wait for is met by those at work only: they would wait for ever if it had to wait for them.
+        met = at_work if awaited else {batch.place.model for batch in batches}
         if place.model in by_itself:
-            return not running
-        if running & by_itself or any(
-            self.queues[model] for gpu_let in gpu_lets for model in gpu_let.places.keys() & by_itself
+            return not met
+        if met & by_itself or (
+            not awaited
+            and any(self.queues[model] for gpu_let in gpu_lets for model in gpu_let.places.keys() & by_itself)
         ):
             return False
-        return place.model not in self._alone or not running & self._alone
+        return place.model not in self._alone or not met & self._alone
 
     def _urgency(self, place: Assignment, line: Line) -> tuple[int, float]:
         """By priority, then by when the head must start at the latest."""

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from gemlet.serve.dispatch import batch_tensors, relief
 from gemlet.serve.dispatch.answers import Answers
+from gemlet.serve.dispatch.blame import Blame, blame
 from gemlet.serve.dispatch.call import Refusal, check
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.drops import Drops
@@ -84,12 +85,13 @@ class Engine:
         self._answers = Answers(self.models, self._quarantine, clock, self._name_of)
         self._faults = Faults()
         self._dispatcher = Dispatcher(
-            EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine, faults=self._faults
-        )
+            EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine, faults=self._faults,
+            waits=self.waits,
+        )  # fmt: skip
         self._routes: dict[GpuLetState, Route] = {}
         self._arrived: dict[str, int] = {}
         self._ended = asyncio.Event()  # a batch of an earlier plan
-        self._guilty: WeakKeyDictionary[Executor, tuple[set[str], bool]] = WeakKeyDictionary()
+        self._blame: WeakKeyDictionary[Executor, Blame] = WeakKeyDictionary()  # that have died
         self._timer: asyncio.TimerHandle | None = None
         self._sweeping = False
         self._drops = Drops(self._refuse_dropped)
@@ -148,6 +150,7 @@ class Engine:
         """As infer(), of what a model of this executor asks."""
         if not self._in_service(executor):
             self._of_loads[call] = executor
+        call.asker = ref(executor)
         self.infer(call)
         self._refuse_of_loads()
 
@@ -398,7 +401,9 @@ class Engine:
         if request.payload.parent:
             self.waits.moved(request.payload, request.model, now)
         self._dispatcher.submit(request)
-        for batch in self._dispatcher.start(now, request.model) if self._dispatcher.serves(request.model) else ():
+        # What begins to wait for this is met by suspects, which may be others' and start then.
+        model = None if request.payload.parent and self._quarantine.alone else request.model
+        for batch in self._dispatcher.start(now, model) if self._dispatcher.serves(request.model) else ():
             self._execute(batch)
         self._drops.add(self._dispatcher.drops())
         self._relieve()
@@ -495,36 +500,44 @@ class Engine:
                 self._resubmit(request)
         else:
             if isinstance(error, ExecutorDied):
-                self._guilty_of(work.executor)
+                self._blame_of(work.executor)
                 self.suspend(work.executor)
             self._went_wrong(work, requests, error)
 
-    def _guilty_of(self, executor: Executor) -> tuple[set[str], bool]:
-        """The models that a dead executor may have died of, and whether it ran nothing else.
-
-        As it was when the first of its batches came back.
-        """
-        found = self._guilty.get(executor)
+    def _blame_of(self, executor: Executor) -> Blame:
+        """Of one that has died, as it was when the first of its batches came back. What its models asked is wanted by
+        nobody then."""
+        found = self._blame.get(executor)
         if found is None:
-            running = {
-                batch.place.model
+            running = [
+                batch
                 for gpu_let, route in self._routes.items()
                 if route.executor is executor
                 for batch in gpu_let.batches
-            }
-            found = self._guilty[executor] = self._quarantine.guilty(running), len(running) == 1
+            ]
+            found = self._blame[executor] = blame(running, self.waits, self._quarantine)
+            for request in self._dispatcher.take_out(lambda request: _asked_by(executor, request.payload)):
+                self.waiting_bytes.remove(request.model, request.payload.nbytes)
+                self._orphaned(request)
         return found
+
+    def _orphaned(self, request: Request) -> None:
+        """Who asked for it has died, and asks again when it is tried again."""
+        self.heard(request.payload)
+        self._answers.forget(request)
 
     def _went_wrong(self, work: Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
             if isinstance(error, GpuLetGone | ExecutorDied):
                 if self.closing:
                     self._answers.refuse(request, Refusal("unavailable", self.closing, retry_s=1))
+                elif isinstance(error, ExecutorDied) and _asked_by(work.executor, request.payload):
+                    self._orphaned(request)
                 elif isinstance(error, GpuLetGone):
                     work.batch.gpu_let.suspended = True  # for this plan and executor: it would be back at once
                     self._again(request)
                 else:
-                    self._died_under(request, *self._guilty_of(work.executor))
+                    self._died_under(request, work.batch, self._blame_of(work.executor))
             elif isinstance(error, ModelError):
                 if work.served.spec.max_batch > 1 and len(requests) == 1:  # else nothing shares batches with it
                     self._faults.failed(request.model, request.client, self._clock())
@@ -533,14 +546,14 @@ class Engine:
                 logger.error("a batch of %s failed: %s", work.served.spec.name, error, exc_info=error)
                 self._answers.refuse(request, Refusal("failed", f"{type(error).__name__}: {error}"))
 
-    def _died_under(self, request: Request, guilty: set[str], sole: bool) -> None:
+    def _died_under(self, request: Request, batch: Batch, blamed: Blame) -> None:
         """An executor died, perhaps of this request."""
         call: Call = request.payload
-        if request.model not in guilty:
+        if batch not in blamed.guilty:
             self._again(request)
             return
         call.tries += 1
-        rest = self._quarantine.died(request.model, id(call), call.tries, self._clock(), sole=sole)
+        rest = self._quarantine.died(request.model, id(call), call.tries, self._clock(), sole=batch in blamed.sole)
         if rest is None:
             self._again(request)
             return
@@ -577,3 +590,7 @@ class Engine:
     def _refuse_dropped(self, drop: Drop) -> None:
         self.waiting_bytes.remove(drop.request.model, drop.request.payload.nbytes)
         self._answers.refuse_dropped(drop)
+
+
+def _asked_by(executor: Executor, call: Call) -> bool:
+    return call.asker is not None and call.asker() is executor

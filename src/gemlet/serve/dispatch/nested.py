@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.execution import protocol
+from gemlet.serve.execution.executor import COPY_BYTES
 
 if TYPE_CHECKING:
     from gemlet.serve.dispatch.engine import Engine
@@ -32,9 +33,19 @@ class Nested:
     def _ask(self, executor: Executor, asked: dict[int, Call], message: protocol.Ask) -> None:
         def answer(result: Answered | Refusal) -> None:
             self._engine.heard(asked.pop(message.number))  # which knows this: else both would wait for the collector
-            executor.reply(_reply(message, result))
+            nbytes = sum([len(each.data) for each in result.outputs]) if isinstance(result, Answered) else 0
+            if COPY_BYTES < nbytes <= protocol.MAX_NESTED and isinstance(result, Answered):
+                outputs, data = [_tensor(each) for each in result.outputs], [each.data for each in result.outputs]
+                executor.reply_large(message.number, outputs, data, result.loan.keep())
+            else:
+                executor.reply(_reply(message, result, nbytes))
 
-        inputs = [Tensor(each.name, each.datatype, each.shape, each.inline) for each in message.inputs]
+        # BYTES were packed by our own code in that process, and are looked at where the other model runs: not here,
+        # where all others would wait for that.
+        inputs = [
+            Tensor(each.name, each.datatype, each.shape, each.inline, checked=each.datatype == "BYTES")
+            for each in message.inputs
+        ]
         timeout_ms = message.timeout_us / 1000
         asked[message.number] = call = Call(
             message.model, inputs, answer, now_ms(), message.version, timeout_ms,
@@ -43,15 +54,14 @@ class Nested:
         self._engine.ask(call, executor)
 
 
-def _reply(message: protocol.Ask, result: Answered | Refusal) -> protocol.Reply:
+def _reply(message: protocol.Ask, result: Answered | Refusal, nbytes: int) -> protocol.Reply:
     if isinstance(result, Refusal):
         return protocol.Reply(message.number, error=result.message)
-    nbytes = sum([len(each.data) for each in result.outputs])
     if nbytes > protocol.MAX_NESTED:
         error = f"the answer of {message.model} has {nbytes} bytes: expected at most {protocol.MAX_NESTED}"
         return protocol.Reply(message.number, error=error)
-    outputs = tuple(
-        protocol.ArenaTensor(each.name, each.datatype, each.shape, -1, len(each.data), bytes(each.data))
-        for each in result.outputs
-    )
-    return protocol.Reply(message.number, outputs)
+    return protocol.Reply(message.number, tuple([_tensor(each, bytes(each.data)) for each in result.outputs]))
+
+
+def _tensor(output: Tensor, inline: bytes = b"") -> protocol.ArenaTensor:
+    return protocol.ArenaTensor(output.name, output.datatype, output.shape, -1, len(output.data), inline)

@@ -2,7 +2,8 @@
 
 An executor that dies does not say of what. All that it ran is suspect then, and runs *alone*: one request at a time,
 and no two suspects at once on one device. If an executor dies under a suspect, the suspect runs by *itself* after that:
-nothing else is at work on its device. What dies then dies of it, and a request that had its chances is condemned.
+nothing else is at work on its device, but for what it asks others. What dies then dies of it, and a request that had
+its chances is condemned. What waits for others is not at work: a suspect that only they ask is tried while they wait.
 
 A model of which a request was condemned is on probation: by itself until one is answered, without a second chance for
 any. Of the second such request on it rests before that, longer each time.

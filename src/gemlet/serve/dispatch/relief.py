@@ -46,9 +46,7 @@ def _requests(waits: Waits, dispatcher: Dispatcher, locked: Set[int]) -> Iterato
 def _ways(dispatcher: Dispatcher, model: str) -> Ways:
     ways: Ways = []
     for place in dispatcher.places(model):
-        gpu_lets = [place.gpu_let]
-        if not dispatcher.may_meet(place):
-            gpu_lets = [gpu_let for gpu_let in dispatcher.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
-        suspended = place.gpu_let.suspended  # it will be free, when its executor has started again
-        ways.append([] if suspended else [[batch.number for batch in each.batches] for each in gpu_lets])
+        # It will be free when its executor has started again, and met when what is at work on the device ends or waits.
+        comes = place.gpu_let.suspended or not dispatcher.may_meet(place)
+        ways.append([] if comes else [[batch.number for batch in place.gpu_let.batches]])
     return ways

@@ -69,6 +69,10 @@ class Waits:
         """Whether it waits for an answer."""
         return bool(self._waiting.get(batch.number))
 
+    def awaited(self, label: str) -> bool:
+        """Whether a batch waits for what is in this queue."""
+        return any(label in waiting for waiting in self._waiting.values())
+
     def worked(self, batch: Batch, now: float) -> float:
         """Milliseconds for which it has been under way and has waited for no answer."""
         return (batch.waits_since if self.waits(batch) else now) - batch.started - batch.waited

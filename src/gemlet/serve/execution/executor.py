@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gemlet.errors import GemletError
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
@@ -27,6 +29,9 @@ from gemlet.serve.models.specification import ModelError, ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.execution.loan import Kept
 
     Asked = Callable[["Executor", protocol.Ask | protocol.Cancel], None]  # of what a model asks another; replies
 
@@ -308,6 +313,25 @@ class Executor:
         """Answers what one of its models asked; to nobody if it is gone."""
         if self._transport is not None:
             self._transport.write(protocol.frame(message))
+
+    def reply_large(
+        self, number: int, outputs: Sequence[protocol.ArenaTensor], data: Sequence[Buffer], kept: Kept
+    ) -> None:
+        """As reply(), with what is copied beside the event loop. ``kept``: the loan of ``data``."""
+        if self._transport is None or self._copying is None:
+            kept.end()
+            return
+        pieces = protocol.reply_in_pieces(number, outputs, data)
+        frame = np.empty(sum([len(piece) for piece in pieces]), np.uint8)
+
+        def copied(error: Exception | None) -> None:
+            kept.end()
+            if error is not None:
+                self.reply(protocol.Reply(number, error=f"{type(error).__name__}: {error}"))
+            elif self._transport is not None:
+                self._transport.write(frame.data)
+
+        self._copying(lambda: copy(pieces, frame.data), copied)
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
         """Ends the process: asks it, and kills it after this many seconds."""

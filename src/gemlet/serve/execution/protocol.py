@@ -12,13 +12,18 @@ and a Release wakes up the executor.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from gemlet.decoding import msgpack_decoder
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.models.specification import ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.inference_protocol.tensors import Buffer
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31
@@ -29,7 +34,10 @@ SMALL_BYTES = 4096  # tensors of so many bytes travel in the message
 
 
 class ArenaTensor(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor in an arena at ``offset``, or, where that is -1, ``inline``."""
+    """A tensor in an arena at ``offset``, or, where that is -1, ``inline``.
+
+    of_rows: the bytes of each row of an output of BYTES, by which the server parts a batch.
+    """
 
     name: str
     datatype: str
@@ -37,6 +45,7 @@ class ArenaTensor(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     nbytes: int
     inline: bytes = b""
+    of_rows: tuple[int, ...] = ()
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin", array_like=True):
@@ -230,3 +239,22 @@ def frame(message: ToExecutor | ToServer) -> bytes:
     """The message with its length before it."""
     body = _encoder.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+def reply_in_pieces(number: int, outputs: Sequence[ArenaTensor], data: Sequence[Buffer]) -> list[Buffer]:
+    """The frame of a Reply with these outputs, each of which has this data ``inline``: pieces to be copied without the
+    interpreter's lock, which the encoder holds."""
+    begun = _encoder.encode(Reply(number))[: -len(_NO_OUTPUTS)]
+    pieces: list[Buffer] = [begun + b"\xdd" + len(outputs).to_bytes(4, "big")]
+    for tensor, inline in zip(outputs, data, strict=True):
+        pieces += [
+            _encoder.encode(tensor)[: -len(_NOTHING_INLINE)] + b"\xc6" + len(inline).to_bytes(4, "big"),
+            inline,
+            _NO_ROWS,
+        ]
+    pieces.append(_NO_ERROR)
+    return [sum([len(piece) for piece in pieces]).to_bytes(LENGTH_BYTES, "little"), *pieces]
+
+
+_NO_ERROR, _NO_ROWS = _encoder.encode(None), _encoder.encode(())
+_NO_OUTPUTS, _NOTHING_INLINE = _encoder.encode(()) + _NO_ERROR, _encoder.encode(b"") + _NO_ROWS

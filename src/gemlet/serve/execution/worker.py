@@ -362,7 +362,7 @@ class Worker:
                 if spec.name not in outputs:
                     gave = f"it gave {', '.join(outputs)}"
                     raise ModelError(f"{model.name} gave no output {spec.name!r}", hint=gave)
-                placed.append(self._place(model, spec.name, spec.datatype, outputs[spec.name]))
+                placed.append(self._place(model, spec.name, spec.datatype, outputs[spec.name], whole=True))
         return tuple(placed)
 
     @contextmanager
@@ -385,14 +385,23 @@ class Worker:
                 if tensor.offset >= 0:
                     self._outputs.release(tensor.offset)
 
-    def _place(self, model: ModelSpec, name: str, datatype: str, array: np.ndarray) -> protocol.ArenaTensor:
+    def _place(
+        self, model: ModelSpec, name: str, datatype: str, array: np.ndarray, *, whole: bool = False
+    ) -> protocol.ArenaTensor:
+        """whole: of a batch, which the server parts."""
         data: tensors.Buffer
         dtype = tensors.DTYPES.get(datatype)
         if dtype is not None and array.dtype == dtype and array.nbytes <= protocol.SMALL_BYTES:
             data = array.tobytes()
             return protocol.ArenaTensor(name, datatype, array.shape, -1, len(data), data)
+        of_rows: tuple[int, ...] = ()
         try:
-            data = tensors.to_buffer(array, datatype)
+            if datatype == "BYTES":
+                elements = tensors.to_elements(array)
+                data = tensors.pack(elements)
+                of_rows = tensors.row_bytes(elements, array.shape) if whole and model.max_batch else ()
+            else:
+                data = tensors.to_buffer(array, datatype)
         except tensors.BadTensor as error:
             raise ModelError(f"output {name!r} of {model.name}: {error}") from None
         if len(data) > protocol.SMALL_BYTES:
@@ -400,8 +409,8 @@ class Worker:
                 offset = self._outputs.allocate(len(data))
             if offset is not None:
                 self._outputs.view[offset : offset + len(data)] = data
-                return protocol.ArenaTensor(name, datatype, array.shape, offset, len(data))
-        return protocol.ArenaTensor(name, datatype, array.shape, -1, len(data), bytes(data))
+                return protocol.ArenaTensor(name, datatype, array.shape, offset, len(data), of_rows=of_rows)
+        return protocol.ArenaTensor(name, datatype, array.shape, -1, len(data), bytes(data), of_rows)
 
 
 def _datatype(model: ModelSpec, name: str, array: np.ndarray) -> str:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import msgspec
 
+from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
 from gemlet.serve.dispatch.dispatcher import GpuLetState
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
@@ -305,13 +306,18 @@ async def test_nothing_waits_for_the_collector_that_models_sent_each_other():
 
 
 @scenario
-async def test_a_suspect_that_could_only_run_beside_the_model_that_waits_for_it_is_refused():
-    bench = Bench("a", "b")
-    bench.engine._quarantine.died("b", 0, 9, 0.0, sole=True)  # on probation: nothing else runs on its device
-    bench.send("a")
-    bench.ask("a", "b")
-    (told,) = bench.replied.values()
-    assert "b would wait for what waits for it: a -> b" in told
+async def test_a_suspect_runs_where_all_others_wait():
+    bench = Bench("a", "b", "c")
+    bench.engine._quarantine.died("b", 0, 9, 0.0, sole=True)  # on probation: nothing else is at work on its device
+    for name in "ac":
+        bench.send(name)
+    asked = [bench.ask("a", "b")]
+    assert bench.running == "ac"
+    asked.append(bench.ask("c", "b"))
+    assert bench.running == "acb"
+    await bench.end_all()
+    assert bench.replied[asked[0]] is None
+    assert not any(isinstance(answer, Refusal) for answer in bench.answers.values())
 
 
 def asked_by(executor, number):
@@ -369,3 +375,33 @@ async def test_an_answer_that_no_message_can_have_is_an_error():
         await bench.end("b")
     assert "the answer of b has 4 bytes: expected at most 3" in bench.replied[number]
     assert bench.engine.waits.asked == 0
+
+
+@scenario
+async def test_a_large_answer_is_copied_beside_the_event_loop():
+    bench = Bench("a", "b")
+    bench.executor.reply_large = mock.Mock()
+    bench.send("a")
+    number = bench.ask("a", "b")
+    with mock.patch.object(nested, "COPY_BYTES", 3):
+        await bench.end("b")
+    ((told, (output,), (data,), kept),) = [call.args for call in bench.executor.reply_large.call_args_list]
+    assert (told, output.name, output.shape, output.nbytes, output.inline) == (number, "Y", (1, 1), 4, b"")
+    assert bytes(data) == struct.pack("<f", 2.0)
+    assert bench.replied == {}
+    kept.end()
+
+
+@scenario
+async def test_text_that_a_model_sends_is_not_looked_at_on_its_way():
+    """It may be millions of elements, and the event loop is everybody's."""
+    bench = Bench("a", "t")
+    text = model("t", platform="triton_python", slo_ms=1e6, max_batch=1, inputs=(("X", "BYTES", (-1,)),))
+    bench.engine.models["t"] = ServedModel(text)
+    bench.send("a")
+    data = b"\xff" * 8  # no elements
+    tensor = protocol.ArenaTensor("X", "BYTES", (1, 2), -1, len(data), data)
+    (nesting,) = bench.executor.nestings
+    bench.nested(bench.executor, protocol.Ask(1, "t", "", (tensor,), 0, nesting.batch, nesting.chain))
+    assert bench.running == "at"
+    await bench.end_all()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemlet.inference_protocol.tensors import ELEMENTS
+from gemlet.inference_protocol.tensors import ELEMENTS, LENGTH_BYTES
 from gemlet.serve.execution.backend import GpuLetGone
+from gemlet.serve.execution.protocol import MAX_OUTPUTS
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
@@ -58,16 +60,19 @@ def echo(spec: ModelSpec, inputs: Mapping[str, np.ndarray], batch: int) -> dict[
 
 
 def zeros(spec: ModelSpec, output: TensorSpec, batch: int) -> np.ndarray:
-    """Zeros of the declared shape; a size that may be any is 1."""
+    """Zeros of the declared shape; a size that may be any is 1. Raises ModelError."""
     shape = [1 if size == -1 else size for size in output.shape]
     whole = [batch, *shape] if spec.max_batch else shape
+    if output.datatype != "BYTES" and output.datatype not in ELEMENTS:
+        raise ModelError(f"output {output.name!r} of {spec.name}: no datatype {output.datatype!r}")
+    size, dtype = ELEMENTS.get(output.datatype, (LENGTH_BYTES, "O"))
+    if prod(whole) * size > MAX_OUTPUTS:  # which would find no room, after minutes, or take all memory
+        raise ModelError(f"outputs of {prod(whole) * size} bytes have no room: expected at most {MAX_OUTPUTS}")
     if output.datatype == "BYTES":
-        empty = np.empty(whole, dtype=object)
+        empty = np.empty(whole, dtype=dtype)
         empty.fill(b"")
         return empty
-    if output.datatype not in ELEMENTS:
-        raise ModelError(f"output {output.name!r} of {spec.name}: no datatype {output.datatype!r}")
-    return np.zeros(whole, dtype=ELEMENTS[output.datatype][1])
+    return np.zeros(whole, dtype=dtype)
 
 
 def create(_options: BackendOptions) -> NoopBackend:
