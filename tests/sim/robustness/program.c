@@ -266,6 +266,31 @@ static int capture_beside(void) {
     return 0;
 }
 
+static pthread_barrier_t together;
+
+static void* take_little(void* unused) {
+    CUdeviceptr p;
+    MUST(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&together);
+    CUresult r = cuMemAlloc(&p, 1000);
+    return (void*)(intptr_t)r;
+}
+
+// Prints how many of a hundred threads are refused 1000 bytes each, which have room in one block together.
+static void little_at_once(void) {
+    enum { kThreads = 100 };
+    pthread_t threads[kThreads];
+    int refused = 0;
+    pthread_barrier_init(&together, NULL, kThreads);
+    for (int i = 0; i < kThreads; ++i) pthread_create(&threads[i], NULL, take_little, NULL);
+    for (int i = 0; i < kThreads; ++i) {
+        void* r;
+        pthread_join(threads[i], &r);
+        refused += r != NULL;
+    }
+    printf("%d\n", refused);
+}
+
 static void say(const char* line) {
     puts(line);
     fflush(stdout);
@@ -908,6 +933,10 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "elsewhere")) return from_elsewhere();
     if (!strcmp(mode, "pool-at-once")) return take_together(200, 0);
     if (!strcmp(mode, "graphs-at-once")) return take_together(100, 1);
+    if (!strcmp(mode, "little-at-once")) {
+        little_at_once();
+        return 0;
+    }
     if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
     if (!strcmp(mode, "capture-beside")) return capture_beside();
     if (!strcmp(mode, "insist")) return insist((int)seconds);
