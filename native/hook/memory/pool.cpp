@@ -256,7 +256,7 @@ std::optional<uint64_t> begin_allocation(Pool& pool, uint64_t bytes) {
 
 bool captured(CUstream stream, bool per_thread) {
     if (launch_state.captures.load(std::memory_order_relaxed) == 0) return false;
-    return is_capturing(!stream && per_thread ? CU_STREAM_PER_THREAD : stream);
+    return is_capturing(meant(stream, per_thread));
 }
 
 template <class Call>

@@ -107,7 +107,7 @@ inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work
 
 // Where this process's memory can move: the token is looked at and the work submitted with the gate held open.
 template <class Call>
-[[gnu::noinline]] CUresult submit_past(MoveGate& gate, Stream& stream, CUstream handle, Work work, Call& call) {
+[[gnu::noinline]] CUresult submit_past(MoveGate& gate, Stream& stream, CUstream meant_handle, Work work, Call& call) {
     const bool elsewhere = work.key == 0 && swap_devices.load(std::memory_order_relaxed) > 1;
     struct Leave {
         MoveGate& gate;
@@ -118,7 +118,7 @@ template <class Call>
         }
     };
     const bool quiet = launch_state.captures.load(std::memory_order_relaxed) != 0;
-    if (quiet && is_capturing(handle)) return call();
+    if (quiet && is_capturing(meant_handle)) return call();
     for (;;) {
         if (!gate.enter()) {
             swap_await_open(gate);
@@ -149,10 +149,10 @@ CUresult submit(CUstream handle, bool per_thread, Work work, Call&& call) {
     if (!stream) [[unlikely]]
         return submit_unknown(call);
     if (MoveGate* gate = stream->gate.load(std::memory_order_acquire)) [[unlikely]]
-        return submit_past(*gate, *stream, handle, work, call);
+        return submit_past(*gate, *stream, meant(handle, per_thread), work, call);
     const bool quiet = launch_state.captures.load(relaxed) != 0;
     if (quiet) [[unlikely]] {
-        if (is_capturing(handle)) return call();
+        if (is_capturing(meant(handle, per_thread))) return call();
     }
 
     wire::ClientPage* page = stream->page.load(std::memory_order_acquire);

@@ -32,12 +32,17 @@ struct KeyHash {
     }
 };
 
+struct Capturing {
+    CUstream handle;
+    CUcontext context;
+};
+
 // Never destroyed: threads still launch while the program's destructors run.
 struct Table {
     std::shared_mutex mutex;
     std::unordered_map<Key, Stream*, KeyHash> slots;
     std::mutex capture_mutex;
-    std::vector<CUstream> capturing;
+    std::vector<Capturing> capturing;
 };
 
 std::atomic<Table*> the_table{nullptr};
@@ -144,18 +149,28 @@ void capture_began(CUstream handle, bool succeeded) {
         launch_state.captures.fetch_sub(1);
         return;
     }
+    CUcontext context = nullptr;
+    own().cuStreamGetCtx(handle, &context);
     std::lock_guard lock(table().capture_mutex);
-    table().capturing.push_back(handle);
+    table().capturing.push_back({handle, context});
 }
 
 // Ends the count even if the capture was invalidated, and leaves it alone if the stream was not capturing at all.
 void capture_ended(CUstream handle) {
     Table& t = table();
     std::lock_guard lock(t.capture_mutex);
-    auto found = std::find(t.capturing.begin(), t.capturing.end(), handle);
+    const auto is_its = [=](const Capturing& one) { return one.handle == handle; };
+    auto found = std::find_if(t.capturing.begin(), t.capturing.end(), is_its);
     if (found == t.capturing.end()) return;
     t.capturing.erase(found);
     launch_state.captures.fetch_sub(1);
+}
+
+void captures_gone(CUcontext context) {
+    Table& t = table();
+    std::lock_guard lock(t.capture_mutex);
+    const size_t gone = std::erase_if(t.capturing, [=](const Capturing& one) { return one.context == context; });
+    launch_state.captures.fetch_sub(int(gone));
 }
 
 void stream_destroying(CUstream handle) {

@@ -266,6 +266,30 @@ static int capture_beside(void) {
     return 0;
 }
 
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr, size_t, CUdevice, CUstream);
+
+static void* prefetch_meanwhile(void* managed) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemPrefetchAsync_ptsz(*(CUdeviceptr*)managed, 1 << 20, device, NULL));  // to its own default stream
+    return NULL;
+}
+
+// One thread captures a stream for which the legacy default stream would wait; another uses its own default stream.
+static int capture_beside_default(void) {
+    pthread_t other;
+    CUstream stream;
+    CUgraph graph;
+    CUdeviceptr managed;
+    MUST(cuMemAllocManaged(&managed, 1 << 20, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    pthread_create(&other, NULL, prefetch_meanwhile, &managed);
+    pthread_join(other, NULL);
+    MUST(launch(1000, stream));
+    MUST(cuStreamEndCapture(stream, &graph));
+    return 0;
+}
+
 static pthread_barrier_t together;
 
 static void* take_little(void* unused) {
@@ -939,6 +963,7 @@ int main(int argc, char** argv) {
     }
     if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
     if (!strcmp(mode, "capture-beside")) return capture_beside();
+    if (!strcmp(mode, "capture-beside-default")) return capture_beside_default();
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);

@@ -65,6 +65,14 @@ static CUresult launch_add(Piece* p, uint64_t value) {
     return r;
 }
 
+static void* free_piece(void* piece) {
+    Piece* p = piece;
+    MUST(cuCtxSetCurrent(context));
+    CUresult r = cuMemFree(p->address);
+    if (r == CUDA_SUCCESS) p->address = 0;
+    return (void*)(intptr_t)r;
+}
+
 static void fill(Piece* p, uint64_t seed) {
     uint64_t words = (p->bytes + 7) / 8;
     uint64_t* host = malloc(words * 8);
@@ -319,6 +327,12 @@ int main(void) {
             CUresult r = cuMemFree(p->address);
             if (r == CUDA_SUCCESS) p->address = 0;
             printf("%d\n", r);
+        } else if (!strcmp(verb, "freebeside")) {  // by another thread
+            pthread_t thread;
+            void* r;
+            pthread_create(&thread, NULL, free_piece, p);
+            pthread_join(thread, &r);
+            printf("%d\n", (int)(intptr_t)r);
         } else if (!strcmp(verb, "fill")) {
             fill(p, b);
             printf("0\n");
@@ -377,7 +391,16 @@ int main(void) {
         } else if (!strcmp(verb, "write")) {
             printf("%d\n", cuStreamWriteValue32(stream, p->address, (cuuint32_t)b, 0));
         } else if (!strcmp(verb, "capture")) {
-            MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+            MUST(cuStreamBeginCapture(stream, (CUstreamCaptureMode)a));
+            printf("0\n");
+        } else if (!strcmp(verb, "abandon")) {  // a context goes while a stream of its is captured
+            CUctxCreateParams params = {0};
+            CUstream captured;
+            MUST(cuCtxCreate(&other, &params, 0, device));
+            MUST(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+            MUST(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+            MUST(cuCtxDestroy(other));
+            MUST(cuCtxSetCurrent(context));
             printf("0\n");
         } else if (!strcmp(verb, "endcapture")) {
             CUresult r = cuStreamEndCapture(stream, &graph);
