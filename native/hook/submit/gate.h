@@ -19,6 +19,7 @@ namespace gemlet::hook {
 struct Work {
     uint64_t key = 0;
     uint64_t nanoseconds = 0;
+    bool elsewhere = false;  // not on the stream's device alone, as of a graph; copies may always be so
 };
 
 inline Work kernel_work(const void* function, uint64_t x, uint64_t y, uint64_t z) {
@@ -108,7 +109,9 @@ inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work
 // Where this process's memory can move: the token is looked at and the work submitted with the gate held open.
 template <class Call>
 [[gnu::noinline]] CUresult submit_past(MoveGate& gate, Stream& stream, CUstream meant_handle, Work work, Call& call) {
-    const bool elsewhere = work.key == 0 && swap_devices.load(std::memory_order_relaxed) > 1;
+    const int own_devices = gate.has_space() ? 1 : 0;
+    const bool elsewhere =
+        (work.key == 0 || work.elsewhere) && swap_devices.load(std::memory_order_relaxed) > own_devices;
     struct Leave {
         MoveGate& gate;
         uint64_t others;

@@ -11,6 +11,9 @@ namespace gemlet::hook {
 // The slot of the stream a call with this handle means in this thread; null without a context (the driver will say
 // what is wrong). `per_thread`: the `_ptsz` and `_ptds` symbols, where handle 0 is the thread's own default stream.
 Stream* stream_for(CUstream handle, bool per_thread);
+// The slot of the same stream for what it makes another device do, as it does by a graph. Null if this process does
+// not use that device.
+Stream* stream_elsewhere(const Stream& stream, CUdevice device);
 // Whether a call that has no such slot goes to the driver all the same.
 bool passes_unknown();
 
