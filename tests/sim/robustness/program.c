@@ -467,7 +467,6 @@ static int from_elsewhere(void) {
 // at most and at least over many rounds.
 enum { kTogether = 8 };
 static const size_t kRoom = 512 << 20;
-static pthread_barrier_t together;
 static CUgraphExec graphs[kTogether];
 static CUdeviceptr taken[kTogether];
 
