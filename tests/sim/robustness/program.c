@@ -315,6 +315,20 @@ static void little_at_once(void) {
     printf("%d\n", refused);
 }
 
+// Plain memory is freed behind a kernel, and as much is asked for meanwhile and afterwards. Prints what it got.
+static void free_behind_work(void) {
+    enum { kBytes = 600 << 20 };
+    CUstream stream;
+    CUdeviceptr first, second;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc(&first, kBytes));
+    MUST(launch(500000000, stream));
+    MUST(cuMemFreeAsync(first, stream));
+    const CUresult meanwhile = cuMemAlloc(&second, kBytes);
+    MUST(cuStreamSynchronize(stream));
+    printf("%d %d\n", (int)meanwhile, (int)cuMemAlloc(&second, kBytes));
+}
+
 static void say(const char* line) {
     puts(line);
     fflush(stdout);
@@ -958,6 +972,10 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "graphs-at-once")) return take_together(100, 1);
     if (!strcmp(mode, "little-at-once")) {
         little_at_once();
+        return 0;
+    }
+    if (!strcmp(mode, "free-behind-work")) {
+        free_behind_work();
         return 0;
     }
     if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);

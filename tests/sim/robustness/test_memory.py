@@ -75,6 +75,14 @@ def test_threads_that_share_a_block_are_not_refused(served: Served, machine: Mac
     assert machine.run("g", "little-at-once").split()[-1] == "0"
 
 
+def test_memory_counts_until_its_stream_has_come_to_the_free(served: Served, machine: Machine) -> None:
+    limit = CONTEXT + 1000 * MIB
+    served.server.set_group("g", memory=limit)
+    sampled = machine.sampler()
+    assert machine.run("g", "free-behind-work").split()[-2:] == ["2", "0"]
+    assert sampled()[0] <= limit
+
+
 def test_memory_of_another_devices_pool_counts_there(served: Served, machine: Machine) -> None:
     """A stream may allocate from any device's pool."""
     served.server.set_group("g", memory=1536 * MIB)
