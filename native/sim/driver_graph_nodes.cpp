@@ -143,6 +143,8 @@ CUresult kernel_params(const char* name, CUgraphNode node, Params* out) {
         if constexpr (requires { out->kern; }) {
             out->kern = step.params.kern;
             out->ctx = step.params.ctx;
+            CUfunction func = step.params.func;  // the driver says where it is, also of one that was captured
+            if (!out->ctx && func && func->tag != Tag::kKernel) out->ctx = func->module->context;
         }
     });
 }

@@ -217,8 +217,11 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
         const auto range = Addresses::get().find(address);
         check(range && range->base == address);
         if (range->place == Place::kDevice) {
-            synchronize_stream(s);
-            return free_device(address);
+            const auto free = [address, id = range->id] {
+                const auto there = Addresses::get().find(address);
+                if (there && there->id == id) free_device(address);
+            };
+            return enqueue(s, {action(free)});
         }
         check(range->place == Place::kPooled);
         std::vector<OpRef> ops;

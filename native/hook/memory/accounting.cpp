@@ -50,6 +50,7 @@ void in_child() {
     forget_virtual_memory();
     forget_imported();
     forget_limits();
+    forget_freed_later();
 }
 
 [[gnu::constructor]] void watch_forks() {
@@ -129,6 +130,7 @@ void has_elastic(CUdevice device) {
 
 void refresh_elastic(CUdevice device) {
     settle_contexts(device);
+    refresh_freed_later();
     refresh_pools(device);
     refresh_graph_memory(device);
 }
@@ -158,6 +160,7 @@ void settle_freed(CUdeviceptr pointer, const Allocation& allocation) {
 void forget_context(CUcontext context) {
     forget_imported(context);
     forget_limits(context);
+    forget_freed_later(context);
     auto theirs = [=](const Allocation& a) { return a.context == context && a.kind != Allocation::Kind::kPooled; };
     allocations().take_all(theirs, [](uint64_t pointer, const Allocation& a) { settle_freed(pointer, a); });
     arrays().take_all(theirs, [](uint64_t, const Allocation& a) { give_back(a.device, a.bytes); });

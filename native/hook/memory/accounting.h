@@ -65,15 +65,19 @@ void remember(CUdeviceptr pointer, const Allocation& allocation);
 // For an allocation that was taken out of the map and has now been freed.
 void settle_freed(CUdeviceptr pointer, const Allocation& allocation);
 
+// The same for one whose free is in the order of a stream (memory/freed_later.cpp).
+void settle_freed_later(CUdeviceptr pointer, const Allocation& allocation, CUstream stream);
+void refresh_freed_later();
+
 // Frees by `call` what the map may know. It leaves the map first: once the driver has freed it, another thread may
 // get the same pointer.
-template <class Call>
-CUresult free_remembered(CUdeviceptr pointer, Call&& call) {
+template <class Call, class Settle = decltype(&settle_freed)>
+CUresult free_remembered(CUdeviceptr pointer, Call&& call, Settle&& settle = &settle_freed) {
     auto allocation = allocations().take(pointer);
     const CUresult result = call();
     if (!allocation) return result;
     if (result == CUDA_SUCCESS)
-        settle_freed(pointer, *allocation);
+        settle(pointer, *allocation);
     else
         allocations().put(pointer, *allocation);
     return result;
@@ -95,8 +99,10 @@ void forget_graph_memory();
 void forget_virtual_memory();
 void forget_imported();
 void forget_limits();
-void forget_imported(CUcontext context);  // memory/imported.cpp: what belonged to a destroyed context
-void forget_limits(CUcontext context);    // memory/context_limits.cpp: likewise
+void forget_freed_later();
+void forget_imported(CUcontext context);     // memory/imported.cpp: what belonged to a destroyed context
+void forget_limits(CUcontext context);       // memory/context_limits.cpp: likewise
+void forget_freed_later(CUcontext context);  // memory/freed_later.cpp: likewise
 
 // Sparse arrays hold on to what is mapped into them until they are destroyed (memory/virtual.cpp).
 void array_destroyed(uint64_t array);

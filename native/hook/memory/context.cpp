@@ -123,6 +123,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
 }
 
 void context_is_gone(CUcontext context) {
+    captures_gone(context);
     context_handle_free();
     forget_context(context);
     swap_context_gone(context);

@@ -17,6 +17,7 @@
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/memory/accounting.h"
+#include "hook/memory/graph_devices.h"
 #include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
@@ -109,6 +110,7 @@ uint64_t union_of(std::vector<std::pair<uint64_t, uint64_t>> ranges) {
 
 // `handle`: of what it was made of `graph`, or of itself.
 void remember(const void* handle, CUgraph graph) {
+    remember_devices(handle, graph);
     const auto& d = own();
     if (!d.cuGraphGetNodes || !d.cuGraphNodeGetType || !d.cuGraphMemAllocNodeGetParams ||
         !d.cuGraphChildGraphNodeGetGraph)
@@ -197,6 +199,7 @@ void refresh_graph_memory(CUdevice device) {
 void forget_graph_memory() {
     new (&devices()) Devices;
     new (&instantiated()) Instantiated;
+    forget_devices();
 }
 
 std::atomic<bool> graphs_allocate{false};

@@ -7,6 +7,7 @@
 #include "hook/memory/accounting.h"
 #include "hook/memory/managed.h"
 #include "hook/memory/movable.h"
+#include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/memory/slab.h"
 #include "hook/submit/current_context.h"
@@ -38,28 +39,52 @@ CUresult allocate_blocks(CUdevice device, CUdeviceptr* pointer, uint64_t expecte
     return result;
 }
 
-// A small allocation. If the slabs we know may have room, it is not charged at first: charging a whole slab would
-// refuse a program at its limit the last bytes of a slab that it has paid for.
+enum class Slot : uint8_t { kTaken, kNone, kLookAgain };
+
+// If the slabs we know may have room, nothing is charged at first: charging a whole slab would refuse a program at
+// its limit the last bytes of a slab that it has paid for. kLookAgain: others were faster, so that there may be room
+// where they are.
 template <class Call>
-CUresult allocate_in_slab(CUdevice device, CUdeviceptr* pointer, uint64_t expected, Call&& call) {
-    const Allocation allocation{round_up(expected, kSmallUnit), current_context(), nullptr, device, Kind::kSlab};
-    bool charged = !slabs_have_room(device, allocation.bytes);
-    if (charged && !charge(device, kBlock)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = call();
+Slot take_slot(const Allocation& allocation, const SlabRequest& request, CUdeviceptr* pointer, CUresult& result,
+               Call&& call) {
+    const CUdevice device = allocation.device;
+    bool charged = false;
+    const auto expected_growth = [&] {
+        charged = !slabs_have_room(device, allocation.bytes);
+        return Growth{charged ? kBlock : 0, request.others()};
+    };
+    if (!charge_growth(device, expected_growth, [] {})) return Slot::kNone;
+    result = call();
     if (result != CUDA_SUCCESS || !pointer) {
         if (charged) give_back(device, kBlock);
-        return result;
+        return Slot::kTaken;
     }
     // Several threads may enter a slab before one of them has charged it. None returns from one that is not charged.
     const bool paid = enter_slab(*pointer, allocation);
-    if (!paid && !charged && !(charged = charge(device, kBlock))) {
+    if (!paid && !charged && !(charged = charge(device, kBlock)) && !is_charged_slab(*pointer)) {
         leave_slab(*pointer, allocation);
         real::cuMemFree_v2(*pointer);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return request.others() > 0 ? Slot::kLookAgain : Slot::kNone;
     }
     if (charged && (paid || !charge_slab(*pointer))) give_back(device, kBlock);
     remember(*pointer, allocation);
-    return result;
+    return Slot::kTaken;
+}
+
+// A small allocation.
+template <class Call>
+CUresult allocate_in_slab(CUdevice device, CUdeviceptr* pointer, uint64_t expected, Call&& call) {
+    constexpr int kTries = 100;
+    constexpr uint64_t kLookAgain = 1'000'000;
+    const Allocation allocation{round_up(expected, kSmallUnit), current_context(), nullptr, device, Kind::kSlab};
+    const SlabRequest request(device);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    for (int tries = 0; tries < kTries; ++tries, sleep_ns(kLookAgain)) {
+        const Slot slot = take_slot(allocation, request, pointer, result, call);
+        if (slot == Slot::kTaken) return result;
+        if (slot == Slot::kNone) break;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 template <class Call, class Actual>

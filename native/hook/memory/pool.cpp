@@ -256,7 +256,7 @@ std::optional<uint64_t> begin_allocation(Pool& pool, uint64_t bytes) {
 
 bool captured(CUstream stream, bool per_thread) {
     if (launch_state.captures.load(std::memory_order_relaxed) == 0) return false;
-    return is_capturing(!stream && per_thread ? CU_STREAM_PER_THREAD : stream);
+    return is_capturing(meant(stream, per_thread));
 }
 
 template <class Call>
@@ -326,7 +326,10 @@ CUresult free_async(CUdeviceptr pointer, CUstream stream, bool per_thread, Call&
     if (reentry.nested() || captured(stream, per_thread)) return call();
     if (swap_active())
         if (auto result = swap_free_async(pointer, stream, per_thread)) return *result;
-    return free_remembered(pointer, call);
+    return free_remembered(pointer, call, [=](CUdeviceptr freed, const Allocation& allocation) {
+        if (allocation.kind == Allocation::Kind::kPooled) return settle_freed(freed, allocation);
+        settle_freed_later(freed, allocation, meant(stream, per_thread));
+    });
 }
 
 }  // namespace

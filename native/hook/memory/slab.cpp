@@ -20,6 +20,7 @@ struct Slab {
 
 struct Slabs {
     std::array<std::atomic<int64_t>, kDevices> room{};  // bytes no allocation uses, over all slabs of the device
+    std::array<std::atomic<uint64_t>, kDevices> requests{};
     PointerMap<Slab> by_block;
 };
 
@@ -32,7 +33,21 @@ std::atomic<int64_t>& room_on(CUdevice device) {
     return slabs().room[static_cast<size_t>(device) % kDevices];
 }
 
+std::atomic<uint64_t>& requests_on(CUdevice device) {
+    return slabs().requests[static_cast<size_t>(device) % kDevices];
+}
+
 }  // namespace
+
+SlabRequest::SlabRequest(CUdevice device) : device_(device) {
+    requests_on(device_).fetch_add(1, std::memory_order_relaxed);
+}
+SlabRequest::~SlabRequest() {
+    requests_on(device_).fetch_sub(1, std::memory_order_relaxed);
+}
+uint64_t SlabRequest::others() const {
+    return requests_on(device_).load(std::memory_order_relaxed) - 1;
+}
 
 bool slabs_have_room(CUdevice device, uint64_t bytes) {
     return room_on(device).load(std::memory_order_relaxed) >= static_cast<int64_t>(bytes);
@@ -57,6 +72,15 @@ bool charge_slab(CUdeviceptr pointer) {
         return true;
     });
     return !before;
+}
+
+bool is_charged_slab(CUdeviceptr pointer) {
+    bool charged = false;
+    slabs().by_block.edit(slab_of(pointer), {}, [&](Slab& slab) {
+        charged = slab.charged;
+        return slab.allocations > 0;
+    });
+    return charged;
 }
 
 void leave_slab(CUdeviceptr pointer, const Allocation& allocation) {

@@ -317,6 +317,7 @@ Device* device_for(CUdevice ordinal) {
         if (!device->ledger) use_known_limits(*device);
         start_watcher(*device);  // also without a daemon: it is the watcher that notices one has come
     }
+    swap_device_made(*device);
     slot.store(device, std::memory_order_release);
     return device;
 }

@@ -19,6 +19,7 @@ namespace gemlet::hook {
 struct Work {
     uint64_t key = 0;
     uint64_t nanoseconds = 0;
+    bool elsewhere = false;  // not on the stream's device alone, as of a graph; copies may always be so
 };
 
 inline Work kernel_work(const void* function, uint64_t x, uint64_t y, uint64_t z) {
@@ -107,8 +108,10 @@ inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work
 
 // Where this process's memory can move: the token is looked at and the work submitted with the gate held open.
 template <class Call>
-[[gnu::noinline]] CUresult submit_past(MoveGate& gate, Stream& stream, CUstream handle, Work work, Call& call) {
-    const bool elsewhere = work.key == 0 && swap_devices.load(std::memory_order_relaxed) > 1;
+[[gnu::noinline]] CUresult submit_past(MoveGate& gate, Stream& stream, CUstream meant_handle, Work work, Call& call) {
+    const int own_devices = gate.has_space() ? 1 : 0;
+    const bool elsewhere =
+        (work.key == 0 || work.elsewhere) && swap_devices.load(std::memory_order_relaxed) > own_devices;
     struct Leave {
         MoveGate& gate;
         uint64_t others;
@@ -118,7 +121,7 @@ template <class Call>
         }
     };
     const bool quiet = launch_state.captures.load(std::memory_order_relaxed) != 0;
-    if (quiet && is_capturing(handle)) return call();
+    if (quiet && is_capturing(meant_handle)) return call();
     for (;;) {
         if (!gate.enter()) {
             swap_await_open(gate);
@@ -149,10 +152,10 @@ CUresult submit(CUstream handle, bool per_thread, Work work, Call&& call) {
     if (!stream) [[unlikely]]
         return submit_unknown(call);
     if (MoveGate* gate = stream->gate.load(std::memory_order_acquire)) [[unlikely]]
-        return submit_past(*gate, *stream, handle, work, call);
+        return submit_past(*gate, *stream, meant(handle, per_thread), work, call);
     const bool quiet = launch_state.captures.load(relaxed) != 0;
     if (quiet) [[unlikely]] {
-        if (is_capturing(handle)) return call();
+        if (is_capturing(meant(handle, per_thread))) return call();
     }
 
     wire::ClientPage* page = stream->page.load(std::memory_order_acquire);

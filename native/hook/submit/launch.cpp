@@ -1,5 +1,6 @@
 // Kernels, graphs, and the streams they go to.
 #include <algorithm>
+#include <vector>
 
 #include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
@@ -52,6 +53,56 @@ void count_graph_memory() {
     static std::atomic<uint32_t> launches{0};
     const uint32_t n = launches.fetch_add(1, std::memory_order_relaxed);
     if (n < 8 || n % 64 == 0) graph_memory_changed(current_device());
+}
+
+// On the other devices of a launch it is accounted for by marks on the stream itself, behind all of the graph.
+template <class Call>
+struct OnOthers {
+    Stream* const* others;
+    size_t count;
+    Work work;
+    bool quiet;
+    Call& call;
+
+    CUresult operator()() const {
+        if (count == 0) return call();
+        Stream& one = **others;
+        const OnOthers next{others + 1, count - 1, work, quiet, call};
+        return submit_holding(one, *one.page.load(std::memory_order_acquire), work, quiet, next);
+    }
+};
+
+bool has_token(const Stream& stream) {
+    constexpr auto acquire = std::memory_order_acquire;
+    return gemlet::wire::token_state(stream.page.load(acquire)->token.load(acquire)) ==
+           gemlet::wire::TokenState::kRun;
+}
+
+// With nodes on several devices: it has the token of each before it waits for that of its stream's, as all of it goes
+// to the driver at once.
+template <class Call>
+[[gnu::noinline]] CUresult submit_across(CUgraphExec graph, CUstream handle, bool per_thread, Call& call) {
+    Work work = graph_work(graph);
+    const bool quiet = launch_state.captures.load(std::memory_order_relaxed) != 0;
+    const Stream* stream = stream_for(handle, per_thread);
+    if (!stream || (quiet && is_capturing(meant(handle, per_thread)))) return submit(handle, per_thread, work, call);
+    std::vector<Stream*> others;
+    for (const CUdevice device : devices_of_graph(graph)) {
+        Stream* other = device == stream->device->ordinal ? nullptr : stream_elsewhere(*stream, device);
+        if (!other) continue;
+        others.push_back(other);
+        work.elsewhere = true;
+        if (!has_token(*other) && !wait_for_token(*other->device)) return no_token();
+    }
+    return submit(handle, per_thread, work, OnOthers<Call>{others.data(), others.size(), work, quiet, call});
+}
+
+// A graph is one unit: it cannot be stopped half-way, so it is estimated and bounded as a whole.
+template <class Call>
+CUresult submit_graph(CUgraphExec graph, CUstream stream, bool per_thread, Call&& call) {
+    if (graphs_span.load(std::memory_order_relaxed)) [[unlikely]]
+        return submit_across(graph, stream, per_thread, call);
+    return submit(stream, per_thread, graph_work(graph), call);
 }
 
 template <class Launch>
@@ -140,16 +191,15 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
     return launch_from(0, list, count, flags);
 }
 
-// A graph is one unit: it cannot be stopped half-way, so it is estimated and bounded as a whole.
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
     return launch_graph(graph, [&] {
-        return submit(stream, false, graph_work(graph), [&] { return real::cuGraphLaunch(graph, stream); });
+        return submit_graph(graph, stream, false, [&] { return real::cuGraphLaunch(graph, stream); });
     });
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
     return launch_graph(graph, [&] {
-        return submit(stream, true, graph_work(graph), [&] { return real::cuGraphLaunch_ptsz(graph, stream); });
+        return submit_graph(graph, stream, true, [&] { return real::cuGraphLaunch_ptsz(graph, stream); });
     });
 }
 

@@ -16,6 +16,11 @@ void graph_memory_changed(CUdevice device);
 // Whether a graph with allocation nodes was ever instantiated.
 extern std::atomic<bool> graphs_allocate;
 
+// Whether one was with nodes on another device than the one that was current then, and all devices of such a one
+// (memory/graph_devices.cpp).
+extern std::atomic<bool> graphs_span;
+std::vector<CUdevice> devices_of_graph(const void* graph);
+
 // Room in the group's limit for what the allocation nodes of a graph may take in a launch or upload, which stands
 // beside it.
 class GraphCharge {

@@ -25,6 +25,7 @@ class MoveGate {
   public:
     explicit MoveGate(SwapSpace* space) : space_(space) {}
     SwapSpace& space() const { return *space_; }
+    bool has_space() const { return space_ != nullptr; }  // else it is never closed
 
     // False if it is closed: then the thread is not inside. A thread inside may enter again: the driver may call its
     // own exported functions, which are ours.

@@ -43,7 +43,7 @@ struct alignas(64) Stream {
     std::atomic<uint64_t> memo_ns{0};
     std::atomic<uint64_t> launches{0};
     Device* device = nullptr;
-    std::atomic<MoveGate*> gate{nullptr};  // null unless this process's memory on the device can move
+    std::atomic<MoveGate*> gate{nullptr};  // null unless memory of this process can move, on whichever device
 
     alignas(64) std::atomic<CUstream> handle{nullptr};
     std::atomic<CUcontext> context{nullptr};

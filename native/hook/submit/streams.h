@@ -11,6 +11,9 @@ namespace gemlet::hook {
 // The slot of the stream a call with this handle means in this thread; null without a context (the driver will say
 // what is wrong). `per_thread`: the `_ptsz` and `_ptds` symbols, where handle 0 is the thread's own default stream.
 Stream* stream_for(CUstream handle, bool per_thread);
+// The slot of the same stream for what it makes another device do, as it does by a graph. Null if this process does
+// not use that device.
+Stream* stream_elsewhere(const Stream& stream, CUdevice device);
 // Whether a call that has no such slot goes to the driver all the same.
 bool passes_unknown();
 
@@ -27,11 +30,17 @@ void stream_destroying(CUstream stream);
 
 void forget_streams();  // in a forked child, where none of the parent's exist
 
-// True if work on the stream would go into a graph (or is forbidden) rather than to the device.
+// The stream that such a call means, by a handle that means it in every call.
+inline CUstream meant(CUstream handle, bool per_thread) {
+    return !handle && per_thread ? CU_STREAM_PER_THREAD : handle;
+}
+
+// True if work on the stream would go into a graph (or is forbidden) rather than to the device. `handle` as meant().
 bool is_capturing(CUstream handle);
 
 void capture_begins();                                // before the driver is asked to begin one
-void capture_began(CUstream handle, bool succeeded);  // after
+void capture_began(CUstream handle, bool succeeded);  // after; `handle` as meant()
 void capture_ended(CUstream handle);                  // after cuStreamEndCapture, whatever it answered
+void captures_gone(CUcontext context);                // those of streams that went with their context
 
 }  // namespace gemlet::hook

@@ -10,6 +10,7 @@ struct Attachment;
 struct Device;
 
 void swap_attached(Device& device, const Attachment& attachment);  // the daemon governs the device (anew)
+void swap_device_made(Device& device);                             // ... or does not, as it is used first
 void swap_lost(Device& device);   // no daemon does, but a successor may be there already: what is away stays away
 void swap_alone(Device& device);  // there is none
 void swap_context_destroying(CUcontext context);

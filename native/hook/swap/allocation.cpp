@@ -6,10 +6,27 @@
 #include "hook/lookup/reentry.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
+#include "hook/submit/streams.h"
 #include "hook/swap/reservation.h"
 #include "hook/swap/stream_ordered.h"
 
 namespace gemlet::hook {
+
+namespace {
+
+// Returns when nothing of the current context runs any more, as cuMemFree does. Beside a capture cuCtxSynchronize
+// fails and spoils it, where the driver lets memory be freed; and what frees memory of the host waits for the device,
+// too (on an H200 with driver 580).
+CUresult await_work() {
+    const OwnCalls& o = own();
+    if (launch_state.captures.load() == 0 || !o.cuMemAllocHost_v2 || !o.cuMemFreeHost) return o.cuCtxSynchronize();
+    constexpr size_t kLittle = 4096;
+    void* some = nullptr;
+    if (CUresult failed = o.cuMemAllocHost_v2(&some, kLittle)) return failed;
+    return o.cuMemFreeHost(some);
+}
+
+}  // namespace
 
 CUresult allocate_block(SwapSpace& space, CUdeviceptr* pointer, uint64_t bytes, CUcontext context,
                         CUmemoryPool pool) {
@@ -87,10 +104,10 @@ std::optional<CUresult> swap_free(CUdeviceptr pointer) {
         if (block_at(*r, pointer) == 0 || is_freed(*space, pointer)) return CUDA_ERROR_INVALID_VALUE;
         context = r->context;
     }
-    // As the driver does, since running work may still use it. In a capture, or a dead context, this call fails.
+    // As the driver does, since running work may still use it. In a dead context this call fails.
     {
         ContextScope scope(context);
-        if (CUresult failed = own().cuCtxSynchronize()) return failed;
+        if (CUresult failed = await_work()) return failed;
     }
     std::unique_lock<std::mutex> lock;
     FoundReservation found = find_reservation(pointer, lock);

@@ -17,6 +17,9 @@ namespace {
 
 std::array<std::atomic<SwapSpace*>, kMaxDevices> spaces;
 
+// Of devices whose memory does not move: what goes to them may touch memory of others that does.
+MoveGate always_open{nullptr};
+
 // True if the driver has all calls that moving takes, and the program did not forbid it.
 bool able() {
     const OwnCalls& o = own();
@@ -50,6 +53,8 @@ void swap_attached(Device& device, const Attachment& attachment) {
         swap_devices.fetch_add(1);
         device.pacer.set_gate(&space->gate);
         swap_in_use.store(true, std::memory_order_release);
+        for (CUdevice ordinal = 0; ordinal < kMaxDevices; ++ordinal)
+            if (Device* other = device_in_use(ordinal); other && other != &device) swap_device_made(*other);
         return;
     }
     std::lock_guard lock(space->mutex);
@@ -59,6 +64,10 @@ void swap_attached(Device& device, const Attachment& attachment) {
     space->asked = false;
     space->tell(wire::MessageType::kAdmit, space->movable, 0, wire::kAdopt);
     futex_wake_all(space->unmanaged.order);
+}
+
+void swap_device_made(Device& device) {
+    if (swap_active() && !swap_space(device.ordinal)) device.pacer.set_gate(&always_open);
 }
 
 void swap_lost(Device& device) {

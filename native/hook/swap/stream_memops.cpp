@@ -12,7 +12,7 @@ template <class Call>
 CUresult pass(CUstream handle, bool per_thread, Call&& call) {
     Stream* stream = swap_active() ? stream_for(handle, per_thread) : nullptr;
     MoveGate* gate = stream ? stream->gate.load(std::memory_order_acquire) : nullptr;
-    if (!gate || (launch_state.captures.load() != 0 && is_capturing(handle))) return call();
+    if (!gate || (launch_state.captures.load() != 0 && is_capturing(meant(handle, per_thread)))) return call();
     while (!gate->enter()) swap_await_open(*gate);
     CUresult result = call();
     // The pacer must see it: a wait is in flight until it is over.

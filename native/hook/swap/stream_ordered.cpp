@@ -204,7 +204,7 @@ std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream handle, bo
         ContextScope scope(stream->context);
         RelaxedCapture relaxed;
         if (CUresult failed = own().cuEventCreate(&block.event, CU_EVENT_DISABLE_TIMING)) return failed;
-        const CUstream at = !handle && per_thread ? CU_STREAM_PER_THREAD : handle;
+        const CUstream at = meant(handle, per_thread);
         if (CUresult failed = own().cuEventRecord(block.event, at)) {
             own().cuEventDestroy_v2(block.event);
             return failed;

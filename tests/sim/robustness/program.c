@@ -266,6 +266,69 @@ static int capture_beside(void) {
     return 0;
 }
 
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr, size_t, CUdevice, CUstream);
+
+static void* prefetch_meanwhile(void* managed) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemPrefetchAsync_ptsz(*(CUdeviceptr*)managed, 1 << 20, device, NULL));  // to its own default stream
+    return NULL;
+}
+
+// One thread captures a stream for which the legacy default stream would wait; another uses its own default stream.
+static int capture_beside_default(void) {
+    pthread_t other;
+    CUstream stream;
+    CUgraph graph;
+    CUdeviceptr managed;
+    MUST(cuMemAllocManaged(&managed, 1 << 20, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    pthread_create(&other, NULL, prefetch_meanwhile, &managed);
+    pthread_join(other, NULL);
+    MUST(launch(1000, stream));
+    MUST(cuStreamEndCapture(stream, &graph));
+    return 0;
+}
+
+static pthread_barrier_t together;
+
+static void* take_little(void* unused) {
+    CUdeviceptr p;
+    MUST(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&together);
+    CUresult r = cuMemAlloc(&p, 1000);
+    return (void*)(intptr_t)r;
+}
+
+// Prints how many of a hundred threads are refused 1000 bytes each, which have room in one block together.
+static void little_at_once(void) {
+    enum { kThreads = 100 };
+    pthread_t threads[kThreads];
+    int refused = 0;
+    pthread_barrier_init(&together, NULL, kThreads);
+    for (int i = 0; i < kThreads; ++i) pthread_create(&threads[i], NULL, take_little, NULL);
+    for (int i = 0; i < kThreads; ++i) {
+        void* r;
+        pthread_join(threads[i], &r);
+        refused += r != NULL;
+    }
+    printf("%d\n", refused);
+}
+
+// Plain memory is freed behind a kernel, and as much is asked for meanwhile and afterwards. Prints what it got.
+static void free_behind_work(void) {
+    enum { kBytes = 600 << 20 };
+    CUstream stream;
+    CUdeviceptr first, second;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc(&first, kBytes));
+    MUST(launch(500000000, stream));
+    MUST(cuMemFreeAsync(first, stream));
+    const CUresult meanwhile = cuMemAlloc(&second, kBytes);
+    MUST(cuStreamSynchronize(stream));
+    printf("%d %d\n", (int)meanwhile, (int)cuMemAlloc(&second, kBytes));
+}
+
 static void say(const char* line) {
     puts(line);
     fflush(stdout);
@@ -418,7 +481,6 @@ static int from_elsewhere(void) {
 // at most and at least over many rounds.
 enum { kTogether = 8 };
 static const size_t kRoom = 512 << 20;
-static pthread_barrier_t together;
 static CUgraphExec graphs[kTogether];
 static CUdeviceptr taken[kTogether];
 
@@ -908,8 +970,17 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "elsewhere")) return from_elsewhere();
     if (!strcmp(mode, "pool-at-once")) return take_together(200, 0);
     if (!strcmp(mode, "graphs-at-once")) return take_together(100, 1);
+    if (!strcmp(mode, "little-at-once")) {
+        little_at_once();
+        return 0;
+    }
+    if (!strcmp(mode, "free-behind-work")) {
+        free_behind_work();
+        return 0;
+    }
     if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
     if (!strcmp(mode, "capture-beside")) return capture_beside();
+    if (!strcmp(mode, "capture-beside-default")) return capture_beside_default();
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);

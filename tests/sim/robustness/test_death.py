@@ -236,6 +236,11 @@ def test_a_capture_beside_a_thread_that_launches(served: Served, machine: Machin
     machine.run("a", "capture-beside")
 
 
+def test_a_capture_beside_a_thread_with_a_default_stream_of_its_own(served: Served, machine: Machine) -> None:
+    """It is not asked of the legacy stream whether that stream is captured."""
+    machine.run("a", "capture-beside-default")
+
+
 @pytest.mark.parametrize("how", ["streams", "green", "reset", "release"])
 def test_contexts_end(served: Served, machine: Machine, how: str) -> None:
     """The simulated driver ends a process whose hook asks about what went with them."""

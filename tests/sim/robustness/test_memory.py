@@ -68,6 +68,21 @@ def test_what_there_is_room_for_is_given_once(served: Served, machine: Machine, 
     assert machine.run("g", how).split()[-2:] == [str(fit)] * 2
 
 
+@pytest.mark.parametrize("round_", range(5))  # by chance no thread comes between two others
+def test_threads_that_share_a_block_are_not_refused(served: Served, machine: Machine, round_: int) -> None:
+    """Each charges a block before it is known that all lie in the same one."""
+    served.server.set_group("g", memory=CONTEXT + 2 * MIB)
+    assert machine.run("g", "little-at-once").split()[-1] == "0"
+
+
+def test_memory_counts_until_its_stream_has_come_to_the_free(served: Served, machine: Machine) -> None:
+    limit = CONTEXT + 1000 * MIB
+    served.server.set_group("g", memory=limit)
+    sampled = machine.sampler()
+    assert machine.run("g", "free-behind-work").split()[-2:] == ["2", "0"]
+    assert sampled()[0] <= limit
+
+
 def test_memory_of_another_devices_pool_counts_there(served: Served, machine: Machine) -> None:
     """A stream may allocate from any device's pool."""
     served.server.set_group("g", memory=1536 * MIB)

@@ -65,6 +65,40 @@ static CUresult launch_add(Piece* p, uint64_t value) {
     return r;
 }
 
+static void* free_piece(void* piece) {
+    Piece* p = piece;
+    MUST(cuCtxSetCurrent(context));
+    CUresult r = cuMemFree(p->address);
+    if (r == CUDA_SUCCESS) p->address = 0;
+    return (void*)(intptr_t)r;
+}
+
+// What this program has on a device that it has made its own once.
+typedef struct {
+    CUcontext context;
+    CUstream stream;
+    CUfunction spin, add;
+} Here;
+static Here here[16];
+
+static void elsewhere(Here* there, Piece* p, uint64_t value) {
+    CUevent before, after;
+    CUcontext was;
+    MUST(cuCtxGetCurrent(&was));
+    MUST(cuEventCreate(&before, CU_EVENT_DISABLE_TIMING));
+    MUST(cuEventRecord(before, stream));
+    MUST(cuStreamWaitEvent(there->stream, before, 0));
+    MUST(cuCtxSetCurrent(there->context));
+    uint64_t base = p->address, count = p->bytes / 8, ns = 5000000;
+    void *arguments[] = {&base, &count, &value}, *times[] = {&ns};
+    MUST(cuEventCreate(&after, CU_EVENT_DISABLE_TIMING));
+    MUST(cuLaunchKernel(there->add, 1, 1, 1, 32, 1, 1, 0, there->stream, arguments, NULL));
+    MUST(cuLaunchKernel(there->spin, 1, 1, 1, 32, 1, 1, 0, there->stream, times, NULL));
+    MUST(cuEventRecord(after, there->stream));
+    MUST(cuCtxSetCurrent(was));
+    MUST(cuStreamWaitEvent(stream, after, 0));
+}
+
 static void fill(Piece* p, uint64_t seed) {
     uint64_t words = (p->bytes + 7) / 8;
     uint64_t* host = malloc(words * 8);
@@ -251,6 +285,7 @@ int main(void) {
             MUST(cuModuleGetFunction(&spin, module, "spin"));
             MUST(cuModuleGetFunction(&add, module, "add"));
             MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+            here[device] = (Here){context, stream, spin, add};
             printf("0\n");
         } else if (!strcmp(verb, "context")) {  // 1: another on the device, 2: it goes, and the primary is current
             if (a == 1) {
@@ -319,6 +354,12 @@ int main(void) {
             CUresult r = cuMemFree(p->address);
             if (r == CUDA_SUCCESS) p->address = 0;
             printf("%d\n", r);
+        } else if (!strcmp(verb, "freebeside")) {  // by another thread
+            pthread_t thread;
+            void* r;
+            pthread_create(&thread, NULL, free_piece, p);
+            pthread_join(thread, &r);
+            printf("%d\n", (int)(intptr_t)r);
         } else if (!strcmp(verb, "fill")) {
             fill(p, b);
             printf("0\n");
@@ -377,7 +418,19 @@ int main(void) {
         } else if (!strcmp(verb, "write")) {
             printf("%d\n", cuStreamWriteValue32(stream, p->address, (cuuint32_t)b, 0));
         } else if (!strcmp(verb, "capture")) {
-            MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+            MUST(cuStreamBeginCapture(stream, (CUstreamCaptureMode)a));
+            printf("0\n");
+        } else if (!strcmp(verb, "elsewhere")) {  // device a adds c to piece b, in the order of this device's stream
+            elsewhere(&here[a], &pieces[b], c);
+            printf("0\n");
+        } else if (!strcmp(verb, "abandon")) {  // a context goes while a stream of its is captured
+            CUctxCreateParams params = {0};
+            CUstream captured;
+            MUST(cuCtxCreate(&other, &params, 0, device));
+            MUST(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+            MUST(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+            MUST(cuCtxDestroy(other));
+            MUST(cuCtxSetCurrent(context));
             printf("0\n");
         } else if (!strcmp(verb, "endcapture")) {
             CUresult r = cuStreamEndCapture(stream, &graph);

@@ -190,6 +190,35 @@ def test_a_capture_defers_the_move(swapping: Make) -> None:
     a.done("all")
 
 
+@pytest.mark.parametrize("mode", [1, 2], ids=["thread-local", "relaxed"])
+def test_memory_is_freed_beside_a_capture(swapping: Make, mode: int) -> None:
+    """As the driver allows it, to other threads in every one of these modes and to the same in the relaxed one."""
+    a = swapping(200).start("a")
+    a.done("alloc", 0, 16 * MIB)
+    a.done("alloc", 1, 1000)
+    a.done("alloc", 2, 16 * MIB)
+    a.done("fill", 2, 1)
+    a.done("capture", mode)
+    a.done("freebeside", 0)
+    a.done("freebeside", 1)
+    a.done("add", 2, 7)
+    a.done("endcapture")
+    a.done("replay", 2, 0)
+    a.done("all")
+
+
+def test_a_capture_that_ended_with_its_context_defers_nothing(swapping: Make) -> None:
+    s = swapping(20)
+    a = s.start("a")
+    a.done("abandon")
+    b = s.start("b")
+    a.done("alloc", 0, 16 * MIB)
+    a.done("fill", 0, 1)
+    b.done("alloc", 0, 16 * MIB)
+    b.done("fill", 0, 1)
+    assert s.away(a) > 0
+
+
 def test_queries_answer_as_for_a_plain_allocation(swapping: Make) -> None:
     plain, moving = swapping(None), swapping(200)
     size = 5 * MIB + 12345
