@@ -96,6 +96,7 @@ CUcontext create_context(CUdevice ordinal, unsigned flags, unsigned api_version,
     context->api_version = api_version;
     context->lane = std::make_shared<Lane>(Lane{&device, channel, {}});
     context->streams.clear();
+    context->leaving.clear();
     context->per_thread.clear();
     context->limits.clear();
     context->peers.clear();

@@ -159,7 +159,12 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    return api(__func__, [&] { back_graph(checked(exec)->graph, resolve_stream(stream)->context); });
+    return api(__func__, [&] {
+        CUstream s = resolve_stream(stream);
+        GraphUse memory(s->queue.get());
+        back_graph(checked(exec)->graph, s->context, memory);
+        memory.begun(Dispatcher::get().tail(s->queue));
+    });
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {

@@ -49,15 +49,12 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute whic
         const GraphPool pool = graph_pool(device_of(device));
         auto* out = static_cast<cuuint64_t*>(value);
         switch (which) {
+            // What a graph had stays its own until another has it or it is trimmed.
             case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-                *out = pool.used;
-                break;
-            case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-                *out = pool.used_high;
-                break;
             case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
                 *out = pool.reserved;
                 break;
+            case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
             case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
                 *out = pool.reserved_high;
                 break;
@@ -70,10 +67,8 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute whic
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which, void* value) {
     return api(__func__, [&] {
         check(value != nullptr && *static_cast<cuuint64_t*>(value) == 0);
-        const bool used = which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
-        const bool reserved = which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-        check(used || reserved);
-        reset_graph_pool_highs(device_of(device), used, reserved);
+        check(which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
+        reset_graph_pool_high(device_of(device));
     });
 }
 

@@ -1,6 +1,7 @@
 #include "graph.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "capture.hpp"
 
@@ -112,10 +113,18 @@ FreeStep free_step(CUgraph graph, CUdeviceptr address) {
     fail(CUDA_ERROR_INVALID_VALUE);
 }
 
-void back_graph(CUgraph graph, CUcontext context) {
+void back_graph(CUgraph graph, CUcontext context, GraphUse& use) {
+    const auto frees = [&](const GraphRange& range) {
+        return std::any_of(graph->nodes.begin(), graph->nodes.end(), [&](CUgraphNode node) {
+            const auto* freed = std::get_if<FreeStep>(&node->step);
+            return freed != nullptr && freed->range.get() == &range;
+        });
+    };
+    std::set<GraphRange*> backed;  // several nodes may have the same addresses
     for (CUgraphNode node : graph->nodes) {
-        if (auto* made = std::get_if<AllocStep>(&node->step)) made->range->back(context);
-        if (auto* child = std::get_if<ChildStep>(&node->step)) back_graph(child->graph, context);
+        if (auto* made = std::get_if<AllocStep>(&node->step); made && backed.insert(made->range.get()).second)
+            made->range->back(context, use, !frees(*made->range));
+        if (auto* child = std::get_if<ChildStep>(&node->step)) back_graph(child->graph, context, use);
     }
 }
 
@@ -123,7 +132,8 @@ void launch_graph(CUgraphExec exec, CUstream stream) {
     CUstream s = resolve_stream(stream);
     if (capturing(s)) return capture_child(s, exec->graph);
     forbid_implicit(s);
-    back_graph(exec->graph, s->context);
+    GraphUse memory(s->queue.get());
+    back_graph(exec->graph, s->context, memory);
     std::vector<OpRef> ops;
     for (CUgraphNode node : exec->graph->nodes) {
         if (!node->enabled) continue;
@@ -136,7 +146,9 @@ void launch_graph(CUgraphExec exec, CUstream stream) {
             append_operations(node->step, ops);
     }
     if (ops.empty()) append_operations(AwaitStep{nullptr}, ops);
+    OpRef last = ops.back();
     enqueue(s, std::move(ops));
+    memory.begun(std::move(last));
 }
 
 }  // namespace gemlet::sim

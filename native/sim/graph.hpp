@@ -52,7 +52,7 @@ inline CUgraphExec checked(CUgraphExec exec) {
 AllocStep alloc_step(const CUDA_MEM_ALLOC_NODE_PARAMS& params, const CUgraphNode* after, size_t count);
 FreeStep free_step(CUgraph graph, CUdeviceptr address);  // of memory that a node of this graph allocates
 // Gives all allocation nodes their memory; CUDA_ERROR_OUT_OF_MEMORY.
-void back_graph(CUgraph graph, CUcontext context);
+void back_graph(CUgraph graph, CUcontext context, GraphUse& use);
 
 // All of the graph as one unit of a stream's queue. Kernels without effects that follow each other become one.
 void launch_graph(CUgraphExec exec, CUstream stream);

@@ -57,8 +57,9 @@ struct CUctx_st {
     unsigned api_version;
     std::shared_ptr<gemlet::sim::Lane> lane;
     CUstream legacy;
-    std::mutex mutex;  // guards streams and per_thread
+    std::mutex mutex;  // guards streams, leaving and per_thread
     std::set<CUstream> streams;
+    std::vector<gemlet::sim::QueueRef> leaving;  // of destroyed streams whose work went on
     std::unordered_map<std::thread::id, CUstream> per_thread;
     std::map<int, size_t> limits;
     CUfunc_cache cache = CU_FUNC_CACHE_PREFER_NONE;

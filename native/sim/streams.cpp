@@ -64,8 +64,10 @@ void destroy_stream(CUstream stream) {
     {
         const std::lock_guard guard(stream->context->mutex);
         stream->context->streams.erase(stream);
+        auto& leaving = stream->context->leaving;
+        std::erase_if(leaving, [](const QueueRef& queue) { return Dispatcher::get().is_idle(queue); });
+        leaving.push_back(std::move(stream->queue));  // what is queued still runs
     }
-    stream->queue = nullptr;  // what is queued still runs: the dispatcher holds the queue
     HandlePool<CUstream_st>::drop(stream);
 }
 
@@ -121,6 +123,7 @@ void synchronize_context(CUcontext context) {
     {
         const std::lock_guard guard(context->mutex);
         for (CUstream stream : context->streams) queues.push_back(stream->queue);
+        queues.insert(queues.end(), context->leaving.begin(), context->leaving.end());
     }
     bool alive = true;
     for (const QueueRef& queue : queues) alive = Dispatcher::get().drain(queue) && alive;

@@ -154,6 +154,8 @@ void settle_freed(CUdeviceptr pointer, const Allocation& allocation) {
             return leave_slab(pointer, allocation);
         case Allocation::Kind::kPooled:
             return pooled_freed(allocation.pool, allocation.bytes);
+        case Allocation::Kind::kOfGraph:
+            return graph_memory_freed(allocation.device, pointer);
     }
 }
 
@@ -161,6 +163,7 @@ void forget_context(CUcontext context) {
     forget_imported(context);
     forget_limits(context);
     forget_freed_later(context);
+    forget_graph_memory(context);
     auto theirs = [=](const Allocation& a) { return a.context == context && a.kind != Allocation::Kind::kPooled; };
     allocations().take_all(theirs, [](uint64_t pointer, const Allocation& a) { settle_freed(pointer, a); });
     arrays().take_all(theirs, [](uint64_t, const Allocation& a) { give_back(a.device, a.bytes); });

@@ -47,8 +47,8 @@ void has_elastic(CUdevice device);  // from now on refresh_elastic(device) has s
 struct Pool;
 
 struct Allocation {
-    enum class Kind : uint8_t { kOwnBlocks, kSlab, kPooled };
-    uint64_t bytes;     // charged for it; of kSlab and kPooled: its share of what is charged as a whole
+    enum class Kind : uint8_t { kOwnBlocks, kSlab, kPooled, kOfGraph };
+    uint64_t bytes;  // charged for it; of kSlab and kPooled: its share of what is charged as a whole; of kOfGraph: 0
     CUcontext context;  // it dies with this one
     Pool* pool;         // of kPooled
     CUdevice device;
@@ -88,9 +88,10 @@ void forget_context(CUcontext context);
 
 // --- parts of the whole, by file -----------------------------------------------------------------------------------
 
-void refresh_pools(CUdevice device);            // memory/pool.cpp
-void refresh_graph_memory(CUdevice device);     // memory/graph.cpp
-void pooled_freed(Pool* pool, uint64_t bytes);  // memory/pool.cpp
+void refresh_pools(CUdevice device);                         // memory/pool.cpp
+void refresh_graph_memory(CUdevice device);                  // memory/graph.cpp
+void pooled_freed(Pool* pool, uint64_t bytes);               // memory/pool.cpp
+void graph_memory_freed(CUdevice device, CUdeviceptr left);  // memory/graph.cpp
 
 // A forked child owns none of its parent's memory.
 void forget_slabs();
@@ -100,9 +101,10 @@ void forget_virtual_memory();
 void forget_imported();
 void forget_limits();
 void forget_freed_later();
-void forget_imported(CUcontext context);     // memory/imported.cpp: what belonged to a destroyed context
-void forget_limits(CUcontext context);       // memory/context_limits.cpp: likewise
-void forget_freed_later(CUcontext context);  // memory/freed_later.cpp: likewise
+void forget_imported(CUcontext context);      // memory/imported.cpp: what belonged to a destroyed context
+void forget_graph_memory(CUcontext context);  // memory/graph.cpp: likewise
+void forget_limits(CUcontext context);        // memory/context_limits.cpp: likewise
+void forget_freed_later(CUcontext context);   // memory/freed_later.cpp: likewise
 
 // Sparse arrays hold on to what is mapped into them until they are destroyed (memory/virtual.cpp).
 void array_destroyed(uint64_t array);

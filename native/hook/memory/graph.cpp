@@ -1,9 +1,9 @@
-// Memory of graph allocation nodes: the driver keeps one pool of it per device, which grows when a graph with such
+// Memory of graph allocation nodes: the driver keeps one store of it per device, which grows when a graph with such
 // nodes is launched and shrinks when it is trimmed.
 //
 // What a graph may take is known when it is instantiated: the union of its nodes' addresses, for nodes that do not
-// live at the same time share them. Its first launch or upload (and the first after a trim) reserves as much of it as
-// the pool has not in store, or fails; afterwards what the driver says it took is booked instead.
+// live at the same time share them. A launch or upload reserves as much of it as the store may lack beside what other
+// graphs may hold (graph_flights.h), or fails; afterwards what the driver says it took is booked instead.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -18,34 +18,42 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/memory/accounting.h"
 #include "hook/memory/graph_devices.h"
+#include "hook/memory/graph_flights.h"
 #include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/gate.h"
 #include "hook/submit/launch.h"
+#include "hook/submit/streams.h"
 
 namespace gemlet::hook {
 
 namespace {
 
+constexpr uint64_t kGraphBlock = 32u << 20;  // what the store grows by (H200, driver 580)
+
 struct GraphMemory {
     std::mutex mutex;
     uint64_t accounted = 0;
-    uint64_t pending = 0;  // for graphs that are being launched, in what it has or in what it grows by
+    GraphFlights flights;
     bool used = false;
-    uint64_t trims = 0;
 };
 
-// What one graph's nodes allocate on one device.
+// What one graph's nodes allocate on one device, and which of it they leave to others to free.
 struct GraphNeed {
     CUdevice device;
     uint64_t bytes;
-    uint64_t backed_at = UINT64_MAX;  // the number of trims when it was launched; it has its memory since then
+    std::vector<CUdeviceptr> left;
+};
+
+struct GraphNeeds {
+    std::vector<GraphNeed> devices;
+    std::vector<CUdeviceptr> freed;  // that other graphs left
 };
 
 struct Instantiated {
     std::mutex mutex;
-    std::unordered_map<const void*, std::vector<GraphNeed>> needs;  // of those that allocate, by handle
+    std::unordered_map<const void*, GraphNeeds> needs;  // of those that allocate or free, by handle
 };
 
 Instantiated& instantiated() {
@@ -74,65 +82,91 @@ std::optional<uint64_t> attribute(CUdevice device, CUgraphMem_attribute which) {
     return value;
 }
 
-using Ranges = std::map<CUdevice, std::vector<std::pair<uint64_t, uint64_t>>>;
+struct Range {
+    uint64_t from, to;
+};
 
-void collect_ranges(CUgraph graph, Ranges& ranges) {
+struct Found {
+    std::map<CUdevice, std::vector<Range>> allocated;
+    std::vector<CUdeviceptr> freed;
+};
+
+void collect(CUgraph graph, Found& found);
+
+void collect_node(CUgraphNode node, Found& found) {
+    const OwnCalls& d = own();
+    CUgraphNodeType type;
+    if (d.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return;
+    CUgraph child = nullptr;
+    CUDA_MEM_ALLOC_NODE_PARAMS p{};
+    CUdeviceptr freed = 0;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && d.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+        collect(child, found);
+    if (type == CU_GRAPH_NODE_TYPE_MEM_FREE && d.cuGraphMemFreeNodeGetParams(node, &freed) == CUDA_SUCCESS)
+        found.freed.push_back(freed);
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && d.cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
+        p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        found.allocated[p.poolProps.location.id].push_back({p.dptr, p.dptr + p.bytesize});
+}
+
+void collect(CUgraph graph, Found& found) {
     size_t count = 0;
     if (own().cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
     std::vector<CUgraphNode> nodes(count);
     if (own().cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
-    for (size_t i = 0; i < count; ++i) {
-        CUgraphNodeType type;
-        if (own().cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS) continue;
-        CUgraph child = nullptr;
-        if (type == CU_GRAPH_NODE_TYPE_GRAPH && own().cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
-            collect_ranges(child, ranges);
-        CUDA_MEM_ALLOC_NODE_PARAMS p{};
-        if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
-            own().cuGraphMemAllocNodeGetParams(nodes[i], &p) != CUDA_SUCCESS ||
-            p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-            continue;
-        ranges[p.poolProps.location.id].emplace_back(p.dptr, p.dptr + p.bytesize);
-    }
+    for (size_t i = 0; i < count; ++i) collect_node(nodes[i], found);
 }
 
-// In blocks of the driver's.
-uint64_t union_of(std::vector<std::pair<uint64_t, uint64_t>> ranges) {
-    std::sort(ranges.begin(), ranges.end());
+uint64_t union_of(std::vector<Range> ranges) {
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.from < b.from; });
     uint64_t bytes = 0, end = 0;
     for (auto [from, to] : ranges) {
-        from = std::max(from / kBlock * kBlock, end);
-        end = std::max(end, round_up(to, kBlock));
+        from = std::max(from / kGraphBlock * kGraphBlock, end);
+        end = std::max(end, round_up(to, kGraphBlock));
         bytes += end > from ? end - from : 0;
     }
     return bytes;
 }
 
-// `handle`: of what it was made of `graph`, or of itself.
+GraphNeeds needs(CUgraph graph) {
+    Found found;
+    collect(graph, found);
+    GraphNeeds needs;
+    for (auto& [device, ranges] : found.allocated) {
+        GraphNeed& need = needs.devices.emplace_back();
+        need.device = device;
+        need.bytes = union_of(ranges);
+        for (const Range& range : ranges)
+            if (std::erase(found.freed, range.from) == 0) need.left.push_back(range.from);
+    }
+    needs.freed = std::move(found.freed);
+    return needs;
+}
+
+// `handle`: of what it was made of `graph`, or of itself. Another may have had it before.
 void remember(const void* handle, CUgraph graph) {
     remember_devices(handle, graph);
     const auto& d = own();
     if (!d.cuGraphGetNodes || !d.cuGraphNodeGetType || !d.cuGraphMemAllocNodeGetParams ||
-        !d.cuGraphChildGraphNodeGetGraph)
+        !d.cuGraphMemFreeNodeGetParams || !d.cuGraphChildGraphNodeGetGraph)
         return;
-    Ranges ranges;
-    collect_ranges(graph, ranges);
-    std::vector<GraphNeed> needs;
-    for (auto& [device, found] : ranges) needs.push_back({.device = device, .bytes = union_of(std::move(found))});
+    GraphNeeds found = needs(graph);
     Instantiated& all = instantiated();
     std::lock_guard lock(all.mutex);
-    if (needs.empty()) {
-        all.needs.erase(handle);  // one that is gone had the same handle
-    } else {
-        all.needs[handle] = std::move(needs);
-        graphs_allocate.store(true, std::memory_order_relaxed);
-    }
+    if (all.needs.erase(handle) > 0)
+        for (GraphMemory& memory : devices()) {
+            std::lock_guard memory_lock(memory.mutex);
+            memory.flights.handle_free(handle);
+        }
+    if (found.devices.empty() && found.freed.empty()) return;
+    all.needs[handle] = std::move(found);
+    graphs_allocate.store(true, std::memory_order_relaxed);
 }
 
-std::vector<GraphNeed> needs_of(const void* handle) {
+GraphNeeds needs_of(const void* handle) {
     std::lock_guard lock(instantiated().mutex);
     const auto found = instantiated().needs.find(handle);
-    return found == instantiated().needs.end() ? std::vector<GraphNeed>{} : found->second;
+    return found == instantiated().needs.end() ? GraphNeeds{} : found->second;
 }
 
 void settle(CUdevice device, GraphMemory& memory) {
@@ -140,42 +174,40 @@ void settle(CUdevice device, GraphMemory& memory) {
     if (!reserved) return;
     uint64_t now = *reserved;
     // What a trim gave back meanwhile is taken again for those that were to have it.
-    if (memory.pending > 0) {
+    if (const uint64_t begun = memory.flights.begun(); begun > 0) {
         const uint64_t used = attribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
-        now = std::max(now, std::min(memory.accounted, used + memory.pending));
+        now = std::max(now, std::min(memory.accounted, used + begun));
     }
     if (now > memory.accounted) account(device, now - memory.accounted);
     if (now < memory.accounted) give_back(device, memory.accounted - now);
     memory.accounted = now;
 }
 
-void end_launch(GraphMemory& memory, uint64_t bytes) {
-    std::lock_guard lock(memory.mutex);
-    memory.pending -= bytes;
-}
-
-struct Charge {
-    uint64_t growth, trims;
-};
-
 // None: over the limit.
-std::optional<Charge> begin_launch(GraphMemory& memory, const GraphNeed& need) {
-    Charge found{};
+std::optional<uint64_t> begin_launch(GraphMemory& memory, const GraphNeed& need, const GraphLaunch& launch) {
+    uint64_t growth = 0;
+    const auto missing = [&] {
+        const uint64_t others = memory.flights.others(launch);
+        return need.bytes - std::min(need.bytes, memory.accounted - std::min(memory.accounted, others));
+    };
+    // While others are under way it is not known what of it they will hold, nor when they end.
     const auto begin = [&] {
         std::lock_guard lock(memory.mutex);
-        const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).value_or(0);
-        const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
-        const uint64_t taken = used + memory.pending;
-        found = {need.bytes - std::min(need.bytes, reserved - std::min(reserved, taken)), memory.trims};
-        return Growth{found.growth, std::exchange(memory.pending, memory.pending + need.bytes)};
+        growth = missing();
+        if (growth > 0) {
+            memory.flights.forget_those_over();
+            growth = missing();
+        }
+        const uint64_t others = memory.flights.others(launch);
+        memory.flights.begin(launch, need.bytes);
+        return Growth{growth, others};
     };
-    if (!charge_growth(need.device, begin, [&] { end_launch(memory, need.bytes); })) return std::nullopt;
-    return found;
-}
-
-bool is_backed(GraphMemory& memory, const GraphNeed& need) {
-    std::lock_guard lock(memory.mutex);
-    return need.backed_at == memory.trims;
+    const auto cancel = [&] {
+        std::lock_guard lock(memory.mutex);
+        memory.flights.end(launch, false, {});
+    };
+    if (!charge_growth(need.device, begin, cancel)) return std::nullopt;
+    return growth;
 }
 
 }  // namespace
@@ -204,37 +236,70 @@ void forget_graph_memory() {
 
 std::atomic<bool> graphs_allocate{false};
 
-GraphCharge::GraphCharge(const void* graph) : graph_(graph) {
-    for (const GraphNeed& need : needs_of(graph)) {
+void graph_memory_freed(CUdevice device, CUdeviceptr pointer) {
+    GraphMemory* memory = on(device);
+    if (!memory) return;
+    std::lock_guard lock(memory->mutex);
+    memory->flights.freed(pointer);
+}
+
+void forget_graph_memory(CUcontext context) {
+    for (GraphMemory& memory : devices()) {
+        std::lock_guard lock(memory.mutex);
+        memory.flights.context_is_gone(context);
+    }
+}
+
+struct GraphCharge::Begun {
+    struct Part {
+        GraphMemory* memory;
+        GraphNeed need;
+        uint64_t growth;
+    };
+    GraphLaunch launch;
+    std::vector<Part> parts;
+    std::vector<CUdeviceptr> freed;
+};
+
+GraphCharge::GraphCharge(const void* graph, CUstream stream, bool per_thread) {
+    GraphNeeds needs = needs_of(graph);
+    const CUstream meant_stream = meant(stream, per_thread);
+    if (needs.devices.empty() && needs.freed.empty()) return;
+    // Captured, it becomes part of a graph, and takes nothing now.
+    if (launch_state.captures.load(std::memory_order_relaxed) != 0 && is_capturing(meant_stream)) return;
+    const Stream* lane = stream_for(stream, per_thread);
+    const CUcontext context = lane ? lane->context.load() : current_context();
+    begun_.reset(new Begun{.launch = {graph, lane, meant_stream, context}, .parts = {}, .freed = needs.freed});
+    for (GraphNeed& need : needs.devices) {
         GraphMemory* memory = on(need.device);
         if (!memory) continue;
-        if (is_backed(*memory, need)) continue;
-        const std::optional<Charge> found = begin_launch(*memory, need);
-        if (!found) {
+        const std::optional<uint64_t> growth = begin_launch(*memory, need, begun_->launch);
+        if (!growth) {
             fits_ = false;
             return;
         }
-        charged_.push_back(
-            {.device = need.device, .bytes = need.bytes, .growth = found->growth, .trims = found->trims});
+        begun_->parts.push_back({memory, std::move(need), *growth});
     }
 }
 
 GraphCharge::~GraphCharge() {
-    for (const Part& part : charged_) {
-        end_launch(*on(part.device), part.bytes);
-        graph_memory_changed(part.device);  // first, so that nobody takes the room in between
-        give_back(part.device, part.growth);
+    if (!begun_) return;
+    const GraphLaunch& launch = begun_->launch;
+    for (auto& [memory, need, growth] : begun_->parts) {
+        if (!launched_) need.left.clear();
+        const Allocation left{0, launch.context, nullptr, need.device, Allocation::Kind::kOfGraph};
+        for (const CUdeviceptr pointer : need.left) gemlet::hook::remember(pointer, left);  // one before is freed
+        {
+            std::lock_guard lock(memory->mutex);
+            memory->flights.end(launch, launched_, need.left);
+        }
+        if (growth == 0) continue;
+        graph_memory_changed(need.device);  // first, so that nobody takes the room in between
+        give_back(need.device, growth);
     }
-}
-
-void GraphCharge::launched() {
-    if (charged_.empty()) return;
-    std::lock_guard lock(instantiated().mutex);
-    const auto found = instantiated().needs.find(graph_);
-    if (found == instantiated().needs.end()) return;
-    for (const Part& part : charged_)
-        for (GraphNeed& need : found->second)
-            if (need.device == part.device) need.backed_at = part.trims;
+    if (!launched_) return;
+    for (const CUdeviceptr pointer : begun_->freed)
+        if (const auto known = allocations().take(pointer)) settle_freed_later(pointer, *known, launch.stream);
 }
 
 }  // namespace gemlet::hook
@@ -247,7 +312,7 @@ template <class Call>
 CUresult upload(CUgraphExec graph, CUstream stream, bool per_thread, Call&& call) {
     const CUdevice device = device_of_stream(stream);
     if (!room_for_unknown(device)) return CUDA_ERROR_OUT_OF_MEMORY;
-    GraphCharge memory(graph);
+    GraphCharge memory(graph, stream, per_thread);
     if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = submit(stream, per_thread, copy_work(0, true), call);
     if (result == CUDA_SUCCESS) memory.launched();
@@ -256,14 +321,15 @@ CUresult upload(CUgraphExec graph, CUstream stream, bool per_thread, Call&& call
 }
 
 template <class Call>
-CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call&& call,
-                     const CUDA_GRAPH_INSTANTIATE_PARAMS* params = {}) {
+CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call&& call, const CUDA_GRAPH_INSTANTIATE_PARAMS* params = {},
+                     bool per_thread = false) {
     CUresult result;
     if (params && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {
         remember(graph, graph);
-        const GraphCharge memory(graph);
+        GraphCharge memory(graph, params->hUploadStream, per_thread);
         if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
         result = call();
+        if (result == CUDA_SUCCESS) memory.launched();
     } else {
         result = call();
     }
@@ -277,13 +343,7 @@ extern "C" {
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
     CUresult result = real::cuDeviceGraphMemTrim(device);
-    if (GraphMemory* memory = on(device); memory && result == CUDA_SUCCESS) {
-        {
-            std::lock_guard lock(memory->mutex);
-            ++memory->trims;
-        }
-        refresh_graph_memory(device);
-    }
+    if (result == CUDA_SUCCESS) refresh_graph_memory(device);
     return result;
 }
 
@@ -301,7 +361,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRA
 }
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
     return instantiate(
-        exec, graph, [&] { return real::cuGraphInstantiateWithParams_ptsz(exec, graph, params); }, params);
+        exec, graph, [&] { return real::cuGraphInstantiateWithParams_ptsz(exec, graph, params); }, params, true);
 }
 
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {

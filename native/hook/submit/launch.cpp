@@ -106,10 +106,10 @@ CUresult submit_graph(CUgraphExec graph, CUstream stream, bool per_thread, Call&
 }
 
 template <class Launch>
-CUresult launch_graph(CUgraphExec graph, Launch&& launch) {
+CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread, Launch&& launch) {
     CUresult result;
     if (graphs_allocate.load(std::memory_order_relaxed)) [[unlikely]] {
-        GraphCharge memory(graph);
+        GraphCharge memory(graph, stream, per_thread);
         if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
         result = launch();
         if (result == CUDA_SUCCESS) memory.launched();
@@ -192,13 +192,13 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-    return launch_graph(graph, [&] {
+    return launch_graph(graph, stream, false, [&] {
         return submit_graph(graph, stream, false, [&] { return real::cuGraphLaunch(graph, stream); });
     });
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
-    return launch_graph(graph, [&] {
+    return launch_graph(graph, stream, true, [&] {
         return submit_graph(graph, stream, true, [&] { return real::cuGraphLaunch_ptsz(graph, stream); });
     });
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "hook/lookup/cuda_api.h"
@@ -25,21 +26,17 @@ std::vector<CUdevice> devices_of_graph(const void* graph);
 // beside it.
 class GraphCharge {
   public:
-    explicit GraphCharge(const void* graph);  // as instantiated
+    GraphCharge(const void* graph, CUstream stream, bool per_thread);  // as instantiated
     ~GraphCharge();
     GraphCharge(const GraphCharge&) = delete;
     GraphCharge& operator=(const GraphCharge&) = delete;
     bool fits() const { return fits_; }
-    void launched();  // it has its memory now
+    void launched() { launched_ = true; }
 
   private:
-    struct Part {
-        CUdevice device;
-        uint64_t bytes, growth, trims;
-    };
-    const void* graph_;
-    std::vector<Part> charged_;
-    bool fits_ = true;
+    struct Begun;
+    std::unique_ptr<Begun> begun_;  // null: it neither allocates nor frees
+    bool fits_ = true, launched_ = false;
 };
 
 }  // namespace gemlet::hook

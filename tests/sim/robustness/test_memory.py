@@ -68,6 +68,15 @@ def test_what_there_is_room_for_is_given_once(served: Served, machine: Machine, 
     assert machine.run("g", how).split()[-2:] == [str(fit)] * 2
 
 
+def test_graphs_that_ran_by_turns_take_no_more_at_once(served: Served, machine: Machine) -> None:
+    """They share memory then, so that each has had its memory, and all of them there is no room for."""
+    limit = CONTEXT + (512 + 200) * MIB
+    served.server.set_group("g", memory=limit)
+    sampled = machine.sampler()
+    assert machine.run("g", "graphs-by-turns").split()[-3:] == ["8", "8", "1"]
+    assert sampled()[0] <= limit
+
+
 @pytest.mark.parametrize("round_", range(5))  # by chance no thread comes between two others
 def test_threads_that_share_a_block_are_not_refused(served: Served, machine: Machine, round_: int) -> None:
     """Each charges a block before it is known that all lie in the same one."""
