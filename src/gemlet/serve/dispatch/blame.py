@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """``guilty``: batches that it may have died of. sole: those of them beside which nothing was at work but batches of
-    the same model, and what was at work for them."""
+    """``guilty``: batches that it may have died of. sole: those of them that are one request beside which nothing was
+    at work but what was asked for it alone."""
 
     guilty: Sequence[Batch]
     sole: Sequence[Batch]

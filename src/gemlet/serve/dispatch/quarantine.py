@@ -53,8 +53,8 @@ class Quarantine:
     def died(self, model: str, request: int, tries: int, now: float, *, sole: bool) -> float | None:
         """An executor died under this request (any number that stays its own), for the ``tries``-th time.
 
-        sole: it ran nothing but this model. None: the request has another try; otherwise it is condemned, and the model
-        rests for so many milliseconds.
+        sole: nothing was at work there but this request, or for it. None: the request has another try; otherwise it is
+        condemned, and the model rests for so many milliseconds.
         """
         case = self._cases.setdefault(model, _Case())
         if not sole or (tries < MAX_TRIES and not case.probation):
