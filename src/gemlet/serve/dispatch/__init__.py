@@ -11,7 +11,7 @@ faults.py        whose requests made a model raise, and share no batch with othe
 served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them;  blame.py: of which batches an executor died
 dispatcher.py    batching, early drop and routing in explicit time;  queue.py: one of its queues
-drops.py         refuses what was dropped, some of it at a time
+drops.py         refuses what was dropped, some of it at a time;  soon.py: does something once in the next turn
 expectation.py   how long a batch will take, learned from those that ran
 statistics.py    counters by model;  request_log.py: a line for each request
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """``name_of``: what a gpu-let is called where it is. ``clock`` gives milliseconds."""
+    """``name_of``: what a gpu-let is called where it is. ``clock`` gives milliseconds. ``ended``: is called when a
+    request has ended while suspects run alone."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Answers:
         quarantine: Quarantine,
         clock: Callable[[], float],
         name_of: Callable[[GpuLetState], str],
+        ended: Callable[[], None],
     ) -> None:
         self.log: RequestLog | None = None
         self.in_flight = 0
@@ -41,6 +43,7 @@ class Answers:
         self._quarantine = quarantine
         self._clock = clock
         self._name_of = name_of
+        self._ended = ended
 
     def refuse_call(self, call: Call, refusal: Refusal) -> None:
         """One that was never queued."""
@@ -168,3 +171,4 @@ class Answers:
         self.in_flight -= 1
         if self._quarantine.alone:
             self._quarantine.ended(request.model, id(request.payload), ran=ran)
+            self._ended()

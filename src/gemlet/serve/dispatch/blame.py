@@ -7,6 +7,7 @@ others do counts as done by itself, for it is asked of them again with each try 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """``guilty``: batches that it may have died of. sole: those of them beside which nothing was at work but batches of
-    the same model, and what was at work for them."""
+    """``guilty``: batches that it may have died of. sole: those of them that are one request beside which nothing was
+    at work but what was asked for it alone."""
 
     guilty: Sequence[Batch]
     sole: Sequence[Batch]
@@ -28,19 +29,27 @@ class Blame:
 
 def blame(batches: Sequence[Batch], waits: Waits, quarantine: Quarantine) -> Blame:
     """``batches``: all that the executor had when it died."""
+    parents = {batch: {request.payload.parent for request in batch.requests} for batch in batches}
     numbered = {batch.number: batch for batch in batches if batch.number}
+    earliest = sorted(batches, key=lambda batch: batch.number or inf)  # who asks has begun before what was asked
 
-    def is_of(batch: Batch, other: Batch) -> bool:
-        """Whether all of it is of that model, or was asked for by that batch."""
-        askers = [numbered.get(request.payload.parent) for request in batch.requests]
-        return batch.place.model == other.place.model or all(asker and is_of(asker, other) for asker in askers)
+    def work_of(batch: Batch) -> set[Batch]:
+        """It, and all that was asked for it alone."""
+        found, numbers = {batch}, {batch.number} - {0}
+        for each in earliest:
+            if parents[each] <= numbers:
+                found.add(each)
+                numbers |= {each.number} - {0}
+        return found
 
     models = quarantine.guilty(batch.place.model for batch in batches)
     guilty = [batch for batch in batches if batch.place.model in models]
     at_work = [batch for batch in batches if not waits.waits(batch)] or list(batches)
-    if not any(is_of(batch, suspect) for batch in at_work for suspect in guilty):
-        guilty += at_work  # suspects that wait for others are no reason to overlook these
+    by_itself = quarantine.by_itself
+    if not any(batch in guilty and batch.place.model not in by_itself for batch in at_work):
+        # Suspects that wait are no reason to overlook these, nor are those beside which nothing should be at work.
+        guilty += [batch for batch in at_work if batch not in guilty]
     for batch in guilty:  # and what is added meanwhile
-        askers = (numbered.get(request.payload.parent) for request in batch.requests)
-        guilty += [asker for asker in dict.fromkeys(askers) if asker is not None and asker not in guilty]
-    return Blame(guilty, [batch for batch in guilty if all(is_of(each, batch) for each in at_work)])
+        askers = [numbered[parent] for parent in sorted(parents[batch]) if parent in numbered]
+        guilty += [asker for asker in askers if asker not in guilty]
+    return Blame(guilty, [batch for batch in guilty if len(batch.requests) == 1 and work_of(batch).issuperset(at_work)])

@@ -31,7 +31,7 @@ from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Line, Queue, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gemlet.serve.plan.model import Plan
 
@@ -67,8 +67,8 @@ class Waiting(Protocol):
 
     def waits(self, batch: Batch) -> bool: ...
 
-    def awaited(self, label: str) -> bool:
-        """Whether a batch waits for what is in the queue of this model."""
+    def awaited(self, label: str, batches: Iterable[Batch], holding: Callable[[str], Iterable[Batch]]) -> bool:
+        """Whether one of these waits for what is in the queue of this model, or for a batch that does."""
         ...
 
 
@@ -78,7 +78,7 @@ class _NoneWaits:
     def waits(self, _batch: Batch) -> bool:
         return False
 
-    def awaited(self, _label: str) -> bool:
+    def awaited(self, _label: str, _batches: Iterable[Batch], _holding: Callable[[str], Iterable[Batch]]) -> bool:
         return False
 
 
@@ -373,21 +373,43 @@ class Dispatcher:
         gpu_lets = [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
         batches = [batch for gpu_let in gpu_lets for batch in gpu_let.batches]
         at_work = {batch.place.model for batch in batches if not self._waits.waits(batch)}
-        by_itself, awaited = self._suspects.by_itself, self._waits.awaited(place.model)
-        # What others wait for is met by those at work only: they would wait for ever if it had to wait for them.
+        by_itself = self._suspects.by_itself
+        awaited = self._waits.awaited(place.model, self._beside_suspects(), self._holding)
+        # What these wait for is met by those at work only: they would wait for ever if it had to wait for them.
         met = at_work if awaited else {batch.place.model for batch in batches}
         if place.model in by_itself:
             return not met
         if met & by_itself or (
             not awaited
-            and any(self.queues[model] for gpu_let in gpu_lets for model in gpu_let.places.keys() & by_itself)
+            and any(
+                self.queues[model]
+                for gpu_let in gpu_lets
+                if not gpu_let.suspended  # else it could not start there yet, whatever ends
+                for model in gpu_let.places.keys() & by_itself
+            )
         ):
             return False
         return place.model not in self._alone or not met & self._alone
 
-    def _urgency(self, place: Assignment, line: Line) -> tuple[int, float]:
-        """By priority, then by when the head must start at the latest."""
-        return line.head.priority, line.head.deadline - self._expect(place, line.fitting(self._planned(place)))
+    def _beside_suspects(self) -> list[Batch]:
+        """What runs on devices that have suspects, which may wait for it. Whatever is asked from others can wait: there
+        may be no end of it."""
+        devices = {gpu_let.gpu for gpu_let in self.gpu_lets if not self._alone.isdisjoint(gpu_let.places)}
+        return [batch for gpu_let in self.gpu_lets if gpu_let.gpu in devices for batch in gpu_let.batches]
+
+    def _holding(self, model: str) -> list[Batch]:
+        """What runs where this model waits for its turn."""
+        return [batch for place in self.places(model) for batch in place.gpu_let.batches]
+
+    def _urgency(self, place: Assignment, line: Line) -> tuple[bool, int, float]:
+        """First what is suspect, for others wait until it has run; by priority, then by when the head must start at the
+        latest."""
+        suspect = bool(line.head.together) and place.model in self._alone
+        return (
+            not suspect,
+            line.head.priority,
+            line.head.deadline - self._expect(place, line.fitting(self._planned(place))),
+        )
 
     def _planned(self, place: Assignment) -> int:
         """Rows of a planned batch; a plan that came from elsewhere may have more than the model takes."""

@@ -27,6 +27,7 @@ from gemlet.serve.dispatch.faults import Faults
 from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.dispatch.served import Models
+from gemlet.serve.dispatch.soon import Soon
 from gemlet.serve.dispatch.waiting_bytes import WaitingBytes
 from gemlet.serve.dispatch.waits import Waits
 from gemlet.serve.dispatch.work import Work
@@ -52,9 +53,7 @@ SWEEP_S = 5e-6  # for each, before all that wait are looked at: some twenty time
 LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
-THROUGHPUT_PRIORITY_OFFSET = (
-    1_000_000  # added to the priority of models of class throughput: they go after all others of their gpu-let
-)
+THROUGHPUT_PRIORITY_OFFSET = 1_000_000  # of models of that class: they go after all others of their gpu-let
 EMPTY = Plan(policy="none", device="", origin="", gpus=(), demands=())
 IN_PROCESS = -1  # the index of the GPU that stands for this process
 
@@ -82,7 +81,8 @@ class Engine:
         self.waits = Waits()
         self._clock = clock
         self._quarantine = Quarantine()
-        self._answers = Answers(self.models, self._quarantine, clock, self._name_of)
+        self._pump_soon = Soon(self.pump)  # others may have waited for a suspect, however that ended
+        self._answers = Answers(self.models, self._quarantine, clock, self._name_of, self._pump_soon)
         self._faults = Faults()
         self._dispatcher = Dispatcher(
             EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine, faults=self._faults,
@@ -373,6 +373,7 @@ class Engine:
     def pardon(self, model: str) -> None:
         """Somebody loaded it again: executors that died under it count no more."""
         self._quarantine.forget(model)
+        self._pump_soon()
 
     def _resting(self, model: str, rest: float) -> str:
         killed = self._quarantine.strikes(model)
@@ -411,8 +412,7 @@ class Engine:
             self._arm()
 
     def _name_of(self, gpu_let: GpuLetState) -> str:
-        route = self._routes.get(gpu_let)
-        return route.name if route is not None else ""
+        return self._routes[gpu_let].name if gpu_let in self._routes else ""
 
     def _max_batch(self, model: str) -> int:
         served = self.models.get(model)
@@ -458,8 +458,7 @@ class Engine:
         future.add_done_callback(partial(self._came_back, work, spec, requests))
 
     def _came_back(self, work: Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
-        batch, now = work.batch, self._clock()
-        held_back = bool(self._quarantine.alone)  # others may wait for this batch
+        batch, now, held_back = work.batch, self._clock(), bool(self._quarantine.alone)  # others may wait for this
         error = future.exception()
         whole = error is None and len(requests) == len(batch.requests) and not batch.replaced
         try:
@@ -523,8 +522,9 @@ class Engine:
 
     def _orphaned(self, request: Request) -> None:
         """Who asked for it has died, and asks again when it is tried again."""
-        self.heard(request.payload)
         self._answers.forget(request)
+        if not request.payload.gone:  # what is known of it there would never go
+            request.payload.answer(Refusal("unavailable", "who asked for it has died"))
 
     def _went_wrong(self, work: Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
@@ -532,6 +532,8 @@ class Engine:
                 if self.closing:
                     self._answers.refuse(request, Refusal("unavailable", self.closing, retry_s=1))
                 elif isinstance(error, ExecutorDied) and _asked_by(work.executor, request.payload):
+                    if len(requests) > 1:
+                        self._quarantine.unclear(request.model)
                     self._orphaned(request)
                 elif isinstance(error, GpuLetGone):
                     work.batch.gpu_let.suspended = True  # for this plan and executor: it would be back at once
@@ -555,6 +557,7 @@ class Engine:
         call.tries += 1
         rest = self._quarantine.died(request.model, id(call), call.tries, self._clock(), sole=batch in blamed.sole)
         if rest is None:
+            request.together = 1  # it goes first: until it has, its model runs alone
             self._again(request)
             return
         times = f"died {call.tries} times" if call.tries > 1 else "died again"

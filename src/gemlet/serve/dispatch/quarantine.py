@@ -26,12 +26,13 @@ FORGET_MS = 600_000.0  # without another condemned request: what was before it c
 
 @dataclass(slots=True)
 class _Case:
-    """suspected: requests that wait for another try, and whether by themselves."""
+    """suspected: requests that wait for another try, and whether by themselves. unclear: see Quarantine.unclear()."""
 
     strikes: int = 0
     struck: float = 0.0
     until: float = 0.0
     probation: bool = False
+    unclear: bool = False
     suspected: dict[int, bool] = field(default_factory=dict)
 
 
@@ -52,8 +53,8 @@ class Quarantine:
     def died(self, model: str, request: int, tries: int, now: float, *, sole: bool) -> float | None:
         """An executor died under this request (any number that stays its own), for the ``tries``-th time.
 
-        sole: it ran nothing but this model. None: the request has another try; otherwise it is condemned, and the model
-        rests for so many milliseconds.
+        sole: nothing was at work there but this request, or for it. None: the request has another try; otherwise it is
+        condemned, and the model rests for so many milliseconds.
         """
         case = self._cases.setdefault(model, _Case())
         if not sole or (tries < MAX_TRIES and not case.probation):
@@ -74,12 +75,20 @@ class Quarantine:
         self._sort(model, case)
         return rest
 
+    def unclear(self, model: str) -> None:
+        """An executor died under several requests of it that others had asked for, and ask again: the model runs alone
+        until it answers one, so that it shows whose request it is."""
+        case = self._cases.setdefault(model, _Case())
+        case.unclear = True
+        self._sort(model, case)
+
     def ended(self, model: str, request: int, *, ran: bool) -> None:
         """A request of a suspect has its answer; ``ran``: an executor gave it."""
         case = self._cases.get(model)
         if case is not None:
             case.suspected.pop(request, None)
             case.probation = case.probation and not ran
+            case.unclear = case.unclear and not ran
             self._sort(model, case)
 
     def rests(self, model: str, now: float) -> float:
@@ -100,7 +109,7 @@ class Quarantine:
 
     def _sort(self, model: str, case: _Case) -> None:
         for models, belongs in (
-            (self.alone, case.probation or bool(case.suspected)),
+            (self.alone, case.probation or case.unclear or bool(case.suspected)),
             (self.by_itself, case.probation or any(case.suspected.values())),
         ):
             if belongs:

@@ -69,9 +69,17 @@ class Waits:
         """Whether it waits for an answer."""
         return bool(self._waiting.get(batch.number))
 
-    def awaited(self, label: str) -> bool:
-        """Whether a batch waits for what is in this queue."""
-        return any(label in waiting for waiting in self._waiting.values())
+    def awaited(self, label: str, batches: Iterable[Batch], holding: Callable[[str], Iterable[Batch]]) -> bool:
+        """Whether one of these waits for what is in this queue, or for a batch that does. ``holding``: those that have
+        the gpu-lets of a label."""
+        look: list[str | int] = [batch.number for batch in batches]
+        known = set(look)
+        for at in look:  # and what is added meanwhile
+            found = self._waiting.get(at, ()) if isinstance(at, int) else [batch.number for batch in holding(at)]
+            more = set[str | int](found) - known
+            look += more
+            known |= more
+        return label in known
 
     def worked(self, batch: Batch, now: float) -> float:
         """Milliseconds for which it has been under way and has waited for no answer."""

@@ -122,8 +122,8 @@ def check_place(tensor: Tensor, how: Wanted) -> None:
 
 def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:
     """The highest ``count`` values of each row as BYTES "value:index", Triton's classification extension."""
-    if tensor.datatype == "BYTES":
-        raise Refusal("invalid", f"output {tensor.name!r} is BYTES, which have no highest value")
+    if tensor.datatype in {"BYTES", "BF16"}:  # the latter are whole numbers to numpy, in another order
+        raise Refusal("invalid", f"output {tensor.name!r} is {tensor.datatype}, which is not classified")
     array = tensors.to_array(tensor.data, tensor.datatype, tensor.shape)
     rows = array.reshape(array.shape[0], -1) if batched else array.reshape(1, -1)
     best = np.argsort(rows, axis=1, kind="stable")[:, ::-1][:, :count]

@@ -124,6 +124,7 @@ class Server:
         self.draining = False
         self._connection = connection
         self._servers: list[asyncio.Server | Handshakes] = []
+        self._files: dict[str, os.stat_result] = {}  # of Unix sockets, by path
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port. Raises OSError if it is not to be had."""
@@ -147,6 +148,7 @@ class Server:
     async def listen_at(self, path: str) -> None:
         """On a Unix socket, for this user and root. Raises OSError."""
         listening = private_socket(path)
+        self._files[path] = _file(path)
         self._servers.append(await self.loop.create_unix_server(lambda: self._connection(self), sock=listening))
 
     def enter(self, connection: Client, transport: asyncio.BaseTransport) -> bool:
@@ -220,6 +222,8 @@ class Server:
     def drain(self) -> None:
         """No new connections; the next answer of each is its last. Idle ones stay, so that no request is cut off."""
         self.draining = True
+        while self._files:
+            _remove(*self._files.popitem())
         for server in self._servers:
             server.close()
 
@@ -237,6 +241,17 @@ class Server:
         for server in self._servers:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(server.wait_closed(), 1)
+
+
+def _file(path: str) -> os.stat_result:
+    return Path(path).lstat()
+
+
+def _remove(path: str, mine: os.stat_result) -> None:
+    """The file of a socket, unless another has taken its place. Where it cannot be removed, the next server does it."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(_file(path), mine):
+            Path(path).unlink()
 
 
 def private_socket(path: str) -> socket.socket:

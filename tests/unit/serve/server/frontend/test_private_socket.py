@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import stat
@@ -9,6 +10,8 @@ import stat
 import pytest
 
 from gemlet.serve.server.frontend.connections import private_socket
+from gemlet.serve.server.frontend.http_server import HttpServer
+from tests.unit.serve.stand_in import Service
 
 
 @pytest.fixture
@@ -47,3 +50,28 @@ def test_another_server_goes_on_also_where_it_accepts_nobody(path, waiting):
         with pytest.raises(OSError, match="in use"):
             private_socket(str(path))
         assert path.is_socket()
+
+
+def served(path, act):
+    async def run():
+        server = HttpServer(Service())
+        await server.listen_at(str(path))
+        assert path.is_socket()
+        act()
+        await server.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_stays_when_a_server_ends(path):
+    served(path, lambda: None)
+    assert not path.exists()
+
+
+def test_what_took_the_place_of_a_socket_stays(path):
+    def replace():
+        path.unlink()
+        listening(path).close()
+
+    served(path, replace)
+    assert path.is_socket()
