@@ -126,7 +126,7 @@ struct Ranks {
 // What decides for all devices of a host at once (gangs.hpp) must know of a group on one of them.
 struct Attendance {
     GroupId group = 0;
-    double target = 0.0;           // as in GroupUsage
+    double due = -1.0;             // the share that the policy gives it; below 0 while it does not want
     bool wants = false;            // a client of it runs or waits
     bool contends = false;         // ... takes turns with another
     bool exclusive = false;        // ... runs only while others do not

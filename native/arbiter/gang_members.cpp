@@ -77,6 +77,7 @@ void Gangs::find_members() {
             if (was != before.end()) {
                 const GroupId group = std::exchange(member.seen, was->seen).group;
                 member.seen.group = group;
+                member.due = was->due;
                 member.launches_at_rest = was->launches_at_rest;
                 member.launches_at_end = was->launches_at_end;
                 member.idle = was->idle;
@@ -122,6 +123,7 @@ std::vector<bool> Gangs::taken() const {
 void Gangs::attend(Gang& gang, Nanoseconds time) {
     const auto looked = [&](Member& member) {
         member.seen = devices_[member.device].arbiter->attendance(member.seen.group);
+        if (member.seen.due >= 0.0) member.due = member.seen.due;
     };
     const bool worked =
         std::any_of(gang.members.begin(), gang.members.end(), [](const Member& member) { return member.seen.busy; });

@@ -63,12 +63,13 @@ Nanoseconds Gangs::next_start(const Gang& gang) const {
     return start;
 }
 
+// A rank that wants nothing at the moment has its share nevertheless, and one that gets nothing on one device cannot
+// run on the others.
 double Gangs::due_share(const Gang& gang) {
-    double least = 0.0;
+    double least = -1.0;
     for (const Member& member : gang.members)
-        if (const double target = member.seen.target; target > 0.0)
-            least = least > 0.0 ? std::min(least, target) : target;
-    return least;
+        if (member.due >= 0.0) least = least < 0.0 ? member.due : std::min(least, member.due);
+    return std::max(least, 0.0);
 }
 
 // What each has had of its share. Time that a gang does not want is not saved up, and time that nobody else wants is

@@ -43,6 +43,7 @@ class Gangs {
         size_t device = 0;
         Attendance seen = {};
         double least = 0.0;             // its minimum there
+        double due = -1.0;              // its share there when it last wanted; below 0: it has not yet
         uint64_t launches_at_rest = 0;  // how much it had submitted when all were last at rest
         uint64_t launches_at_end = 0;   // ... when it came to rest at the end of its slot
         Nanoseconds idle = 0;           // how long it has had nothing to do while others of the gang had work there

@@ -136,10 +136,8 @@ void Arbiter::attend(Nanoseconds now) {
     State& s = *state_;
     for (const auto& group : s.groups) {
         if (!group) continue;
-        group->attendance = {.group = group->id,
-                             .target = s.policy->target(*group),
-                             .wants = group->waiting > 0,
-                             .moved = group->moved};
+        group->attendance = {
+            .group = group->id, .due = s.policy->due(*group), .wants = group->waiting > 0, .moved = group->moved};
     }
     for (const auto& [id, client] : s.clients) {
         client->active = client->waiting;
