@@ -133,6 +133,7 @@ struct Attendance {
     bool busy = false;             // ... runs, or its work has yet to drain
     bool stuck = false;            // ... should have drained by now: it may wait for work of another device
     bool catches_up = false;       // ... runs in the slot of others
+    bool waits_for_peer = false;   // ... and has not stopped in time: what it has submitted waits there
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds work = 0;          // completed by its clients here, by their own account

@@ -84,7 +84,13 @@ void Gangs::account(Nanoseconds now) {
         // Others came since the cycle was planned: what was left to best effort until then is not owed to it.
         if (gang.best_effort() && gang.wants) gang.share = std::min(gang.share, due_share(gang));
         // What it has in the slots of others is taken from its own.
-        if (catches_up(gang)) gang.credit = std::max(gang.credit - time, -cycle);
+        if (catches_up(gang)) {
+            // Not so much that it may not go on while it has the device in slices: one whose ranks wait for each
+            // other there would never have it back.
+            const bool waits = std::any_of(gang.members.begin(), gang.members.end(),
+                                           [](const Member& member) { return member.seen.waits_for_peer; });
+            gang.credit = std::max(gang.credit - time, waits ? std::min(gang.credit, 1.0 - kSpent * cycle) : -cycle);
+        }
         if (gang.phase == Gang::Phase::kOut) continue;
         gang.had_slots.add(static_cast<Nanoseconds>(time), now);
         // No less than it has just become due: nothing is owed to one that runs.

@@ -119,8 +119,10 @@ class Gangs {
     static bool known_behind(const Gang& gang);
     uint32_t catch_up(const Gang& gang, const Member& member, Nanoseconds now) const;
     static bool catches_up(const Gang& gang);
-    bool spent(const Gang& gang) const;
-    bool alone(const Gang& gang) const;  // nobody else is due a turn on its devices
+    // It is so far ahead of its share that it has to wait for its slots.
+    bool spent(const Gang& gang) const { return gang.credit <= -kSpent * static_cast<double>(p_.cycle_max); }
+    static constexpr double kSpent = 0.9;  // of a cycle
+    bool alone(const Gang& gang) const;    // nobody else is due a turn on its devices
     static bool saturates(const Gang& gang);
     static double due_share(const Gang& gang);
     bool drained(const Gang& gang) const;

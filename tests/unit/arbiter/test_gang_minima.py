@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemlet.simulate.workload import SECOND
-from tests.unit.arbiter.gang_host import FSDP, SATURATING, Jobs
+from tests.unit.arbiter.gang_host import DDP, FSDP, SATURATING, TENSOR, Jobs
 
 BOTH, FIRST = (0, 1), (0,)
 BEST_EFFORT = {"priority": "best-effort"}
@@ -28,3 +28,12 @@ def test_a_gang_without_a_minimum_leaves_the_others_theirs():
     jobs = Jobs((FSDP, BOTH), (FSDP, BOTH, minima[0]), (SATURATING, FIRST, minima[1])).run()
     assert jobs.speed(1, SECOND) >= 0.88
     assert jobs.speed(2, SECOND) >= 0.08
+
+
+@pytest.mark.parametrize("kind", [DDP, FSDP, TENSOR], ids=["ddp", "fsdp", "tensor"])
+@pytest.mark.parametrize("count", [4, 7, 8])
+def test_a_minimum_holds_beside_many_gangs_of_small_shares(kind, count):
+    """Ranks waited for each other on the devices for ever, in slices that took half of the single program's time."""
+    small = [(kind, BOTH, {"weight": 0.1 / count})] * count
+    jobs = Jobs(*small, (SATURATING, FIRST, {"min": 0.9}), seconds=4).run()
+    assert jobs.speed(count, SECOND) >= 0.87
