@@ -213,7 +213,9 @@ void Gangs::plan(Nanoseconds now) {
         // One that hangs gets nothing done in its slots. It still has short ones, to see when what it waits for has
         // come.
         if (gang->hangs) wish.share = std::min(wish.share, static_cast<double>(p_.quantum_min + 1) / cycle);
-        wish.least = std::min(gang->spec.min, wish.share);
+        // A little that the minima of others leave to nobody would never fit beside them.
+        const bool little = !gang->best_effort() && gang->share <= kLeastShare;
+        wish.least = little ? wish.share : std::min(gang->spec.min, wish.share);
         for (const Member& member : gang->members) {
             wish.devices.push_back(member.device);
             double& left = devices_[member.device].share;

@@ -37,3 +37,12 @@ def test_a_minimum_holds_beside_many_gangs_of_small_shares(kind, count):
     small = [(kind, BOTH, {"weight": 0.1 / count})] * count
     jobs = Jobs(*small, (SATURATING, FIRST, {"min": 0.9}), seconds=4).run()
     assert jobs.speed(count, SECOND) >= 0.87
+
+
+def test_a_gang_to_which_minima_leave_nothing_does_not_wait_for_ever():
+    """Its slots fitted beside those of the others only if these had less than their minima."""
+    half = (FSDP, BOTH, {"min": 0.5})
+    jobs = Jobs((FSDP, BOTH), half, half, seconds=5).run()
+    assert jobs.speed(0, SECOND) > 0
+    for number in (1, 2):
+        assert jobs.speed(number, SECOND) == pytest.approx(0.5, abs=0.02)
