@@ -63,8 +63,7 @@ Nanoseconds Gangs::next_start(const Gang& gang) const {
     return start;
 }
 
-// A rank that wants nothing at the moment has its share nevertheless, and one that gets nothing on one device cannot
-// run on the others.
+// One that gets nothing on one device cannot run on the others.
 double Gangs::due_share(const Gang& gang) {
     double least = -1.0;
     for (const Member& member : gang.members)
@@ -211,8 +210,13 @@ void Gangs::plan(Nanoseconds now) {
         Wish wish{.devices = {}, .share = 0.0, .least = 0.0, .may_grow = !met && !gang->capped()};
         wish.share = std::clamp(gang->share + gang->credit / cycle, 0.0, 1.0);
         // One that hangs gets nothing done in its slots. It still has short ones, to see when what it waits for has
-        // come.
-        if (gang->hangs) wish.share = std::min(wish.share, static_cast<double>(p_.quantum_min + 1) / cycle);
+        // come. So has one that has work in flight, though it owes what that took in slices: it would take them
+        // without end. Best effort gets only what is left.
+        const double shortest = static_cast<double>(p_.quantum_min + 1) / cycle;
+        if (gang->hangs)
+            wish.share = std::min(wish.share, shortest);
+        else if (gang->phase == Gang::Phase::kOut && !gang->best_effort() && !drained(*gang))
+            wish.share = std::max(wish.share, shortest);
         // A little that the minima of others leave to nobody would never fit beside them.
         const bool little = !gang->best_effort() && gang->share <= kLeastShare;
         wish.least = little ? wish.share : std::min(gang->spec.min, wish.share);

@@ -40,14 +40,19 @@ class Gangs {
 
   private:
     struct Member {
+        static constexpr double kUnknown = 2.0;  // more than any share
         size_t device = 0;
         Attendance seen = {};
-        double least = 0.0;             // its minimum there
-        double due = -1.0;              // its share there when it last wanted; below 0: it has not yet
+        double least = 0.0;           // its minimum there
+        double due = -1.0;            // its share there when it last wanted; below 0: it has not yet
+        double least_due = kUnknown;  // the least of them since `due_since`, and in the cycle before that
+        double least_before = kUnknown;
+        Nanoseconds due_since = 0;
         uint64_t launches_at_rest = 0;  // how much it had submitted when all were last at rest
         uint64_t launches_at_end = 0;   // ... when it came to rest at the end of its slot
         Nanoseconds idle = 0;           // how long it has had nothing to do while others of the gang had work there
         bool works() const { return seen.wants || seen.busy; }
+        void find_due(Nanoseconds now, Nanoseconds cycle);
     };
     struct Gang {
         std::string name;
@@ -93,8 +98,8 @@ class Gangs {
 
     void find_members();
     void forget_peers(const Gang& gang);
-    void attend(Gang& gang, Nanoseconds time);  // that has passed since the last look
-    void regroup(Gang& gang);                   // who of it is away
+    void attend(Gang& gang, Nanoseconds now);
+    void regroup(Gang& gang);  // who of it is away
     void look(Nanoseconds now);
     void account(Nanoseconds now);
     void account(Device& device, bool is_free, double time) const;

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.gang_host import DDP, FSDP, SATURATING, START, TWO_CYCLES, US, Jobs
+from tests.unit.arbiter.gang_host import DDP, FSDP, MS, SATURATING, START, US, Jobs
 
 # Crossing gangs cannot all have their shares, but never less than half of what each device would give alone.
 PART = 0.5
+CYCLE = 100 * MS
 
 
 def mix(seed):
@@ -26,11 +27,11 @@ def mix(seed):
     return devices, jobs
 
 
-@pytest.mark.parametrize("seed", [*range(14), 45])
+@pytest.mark.parametrize("seed", [*range(14), 39, 45])
 def test_nobody_starves_or_stands_still_for_long(seed):
     devices, mixed = mix(seed)
     jobs = Jobs(*mixed, devices=devices, seconds=2.0).run()
     for number, (_, on) in enumerate(mixed):
         most = max(sum(device in other for _, other in mixed) for device in on)
         assert jobs.speed(number, START) >= PART / most, mixed
-        assert jobs.longest_stall(number, START) <= TWO_CYCLES, mixed
+        assert jobs.longest_stall(number, START) <= CYCLE, mixed
