@@ -39,6 +39,14 @@ def test_a_minimum_holds_beside_many_gangs_of_small_shares(kind, count):
     assert jobs.speed(count, SECOND) >= 0.87
 
 
+@pytest.mark.parametrize("kind", [DDP, FSDP, TENSOR], ids=["ddp", "fsdp", "tensor"])
+@pytest.mark.parametrize("least", [0.0, 0.95, 1.0])
+def test_a_best_effort_gang_has_no_trials_in_slices_that_would_cost_the_other_its_share(kind, least):
+    """It was due nothing, so it did not count where slices were thought to do: in each second with a trial 0.87."""
+    jobs = Jobs((kind, BOTH, BEST_EFFORT), (kind, BOTH, {"min": least}), seconds=4).run()
+    assert min(jobs.speeds(1, start=SECOND)) >= 0.97
+
+
 def test_a_gang_to_which_minima_leave_nothing_does_not_wait_for_ever():
     """Its slots fitted beside those of the others only if these had less than their minima."""
     half = (FSDP, BOTH, {"min": 0.5})

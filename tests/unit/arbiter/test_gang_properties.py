@@ -35,3 +35,15 @@ def test_nobody_starves_or_stands_still_for_long(seed):
         most = max(sum(device in other for _, other in mixed) for device in on)
         assert jobs.speed(number, START) >= PART / most, mixed
         assert jobs.longest_stall(number, START) <= CYCLE, mixed
+
+
+@pytest.mark.parametrize("seed", [*range(10), 24, 27])
+def test_a_best_effort_gang_takes_nothing_from_the_others(seed):
+    """Those beside it had half, and some stood still: its ranks waited for each other in slices of their time."""
+    devices, mixed = mix(seed)
+    first, others = (*mixed[0], {"priority": "best-effort"}), mixed[1:]
+    jobs = Jobs(first, *others, devices=devices, seconds=2.0).run()
+    for number, (_, on) in enumerate(others, start=1):
+        most = max(sum(device in other for _, other in others) for device in on)
+        assert jobs.speed(number, START) >= 0.8 / most, mixed
+        assert jobs.longest_stall(number, START) <= CYCLE, mixed
