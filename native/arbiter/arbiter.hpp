@@ -126,13 +126,14 @@ struct Ranks {
 // What decides for all devices of a host at once (gangs.hpp) must know of a group on one of them.
 struct Attendance {
     GroupId group = 0;
-    double target = 0.0;           // as in GroupUsage
+    double due = -1.0;             // the share that the policy gives it; below 0 while it does not want
     bool wants = false;            // a client of it runs or waits
     bool contends = false;         // ... takes turns with another
     bool exclusive = false;        // ... runs only while others do not
     bool busy = false;             // ... runs, or its work has yet to drain
     bool stuck = false;            // ... should have drained by now: it may wait for work of another device
     bool catches_up = false;       // ... runs in the slot of others
+    bool waits_for_peer = false;   // ... and has not stopped in time: what it has submitted waits there
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds work = 0;          // completed by its clients here, by their own account

@@ -99,6 +99,7 @@ struct Arbiter::State {
     bool drains(const Client& client) const;
     bool ended(const Client& client) const;
     const Members* slot_owner() const;
+    bool waits_for_peer(const Lease& lease, Nanoseconds now) const;
     void attend(const Lease& lease, Nanoseconds now);
     void admit_late_ranks(Nanoseconds now);
     Nanoseconds slot_end(const Lease& lease, Nanoseconds now) const;

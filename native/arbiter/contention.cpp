@@ -263,8 +263,11 @@ void Contention::reconsider(Standing& standing, Nanoseconds now) const {
 // it is promised. A trial of that costs ranks much more than it tells.
 bool Contention::slices_would_not_do(const std::vector<Party>& parties) const {
     std::vector<const Party*> by_duty;
-    for (const Party& party : parties)
-        if (!party.client->mps && party.target > 0.0) by_duty.push_back(&party);
+    for (const Party& party : parties) {
+        // Slices go also to one to which the others leave nothing.
+        const bool wants = party.target > 0.0 || party.lease || party.client->waiting;
+        if (!party.client->mps && wants) by_duty.push_back(&party);
+    }
     std::sort(by_duty.begin(), by_duty.end(), [](const Party* a, const Party* b) { return a->duty() < b->duty(); });
     double left = 1.0;
     for (size_t i = 0; i < by_duty.size(); ++i) {

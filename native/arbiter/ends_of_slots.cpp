@@ -83,11 +83,6 @@ bool Gangs::catches_up(const Gang& gang) {
                        [](const Member& member) { return member.seen.catches_up; });
 }
 
-// It is so far ahead of its share that it has to wait for its slots.
-bool Gangs::spent(const Gang& gang) const {
-    return gang.credit <= -0.9 * static_cast<double>(p_.cycle_max);
-}
-
 Nanoseconds Gangs::work(const Gang& gang) {
     Nanoseconds sum = 0;
     for (const Member& member : gang.members) sum = sum_of(sum, member.seen.work);

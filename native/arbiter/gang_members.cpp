@@ -75,11 +75,9 @@ void Gangs::find_members() {
             const auto was = std::find_if(before.begin(), before.end(),
                                           [&](const Member& other) { return other.device == member.device; });
             if (was != before.end()) {
-                const GroupId group = std::exchange(member.seen, was->seen).group;
-                member.seen.group = group;
-                member.launches_at_rest = was->launches_at_rest;
-                member.launches_at_end = was->launches_at_end;
-                member.idle = was->idle;
+                const Member is = std::exchange(member, *was);
+                member.least = is.least;
+                member.seen.group = is.seen.group;
             }
             (was != before.end() ? gang.members : gang.away).push_back(member);
         }
@@ -119,9 +117,27 @@ std::vector<bool> Gangs::taken() const {
     return devices;
 }
 
-void Gangs::attend(Gang& gang, Nanoseconds time) {
+// A rank that wants nothing at the moment has its share nevertheless. The last one that it had may be that of a
+// moment in which others paused, too: it is no more than the least of late, or gangs have more together than there
+// is.
+void Gangs::Member::find_due(Nanoseconds now, Nanoseconds cycle) {
+    if (now - due_since >= cycle) {
+        least_before = std::exchange(least_due, kUnknown);
+        due_since = now;
+    }
+    if (seen.due >= 0.0) {
+        due = seen.due;
+        least_due = std::min(least_due, due);
+    } else if (due >= 0.0) {
+        due = std::min({due, least_due, least_before});
+    }
+}
+
+void Gangs::attend(Gang& gang, Nanoseconds now) {
+    const Nanoseconds time = now - accounted_;  // since the last look
     const auto looked = [&](Member& member) {
         member.seen = devices_[member.device].arbiter->attendance(member.seen.group);
+        member.find_due(now, p_.cycle_max);
     };
     const bool worked =
         std::any_of(gang.members.begin(), gang.members.end(), [](const Member& member) { return member.seen.busy; });
@@ -162,7 +178,7 @@ void Gangs::look(Nanoseconds now) {
     for (Device& device : devices_) device.met = false;
     for (Gang& gang : gangs_) {
         gang.wants = gang.contends = gang.exclusive = false;
-        attend(gang, now - accounted_);
+        attend(gang, now);
         for (const Member& member : gang.members) {
             gang.contends |= member.seen.contends;
             gang.wants |= member.seen.wants;

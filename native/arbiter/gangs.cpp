@@ -63,12 +63,12 @@ Nanoseconds Gangs::next_start(const Gang& gang) const {
     return start;
 }
 
+// One that gets nothing on one device cannot run on the others.
 double Gangs::due_share(const Gang& gang) {
-    double least = 0.0;
+    double least = -1.0;
     for (const Member& member : gang.members)
-        if (const double target = member.seen.target; target > 0.0)
-            least = least > 0.0 ? std::min(least, target) : target;
-    return least;
+        if (member.due >= 0.0) least = least < 0.0 ? member.due : std::min(least, member.due);
+    return std::max(least, 0.0);
 }
 
 // What each has had of its share. Time that a gang does not want is not saved up, and time that nobody else wants is
@@ -83,7 +83,13 @@ void Gangs::account(Nanoseconds now) {
         // Others came since the cycle was planned: what was left to best effort until then is not owed to it.
         if (gang.best_effort() && gang.wants) gang.share = std::min(gang.share, due_share(gang));
         // What it has in the slots of others is taken from its own.
-        if (catches_up(gang)) gang.credit = std::max(gang.credit - time, -cycle);
+        if (catches_up(gang)) {
+            // Not so much that it may not go on while it has the device in slices: one whose ranks wait for each
+            // other there would never have it back.
+            const bool waits = std::any_of(gang.members.begin(), gang.members.end(),
+                                           [](const Member& member) { return member.seen.waits_for_peer; });
+            gang.credit = std::max(gang.credit - time, waits ? std::min(gang.credit, 1.0 - kSpent * cycle) : -cycle);
+        }
         if (gang.phase == Gang::Phase::kOut) continue;
         gang.had_slots.add(static_cast<Nanoseconds>(time), now);
         // No less than it has just become due: nothing is owed to one that runs.
@@ -204,9 +210,16 @@ void Gangs::plan(Nanoseconds now) {
         Wish wish{.devices = {}, .share = 0.0, .least = 0.0, .may_grow = !met && !gang->capped()};
         wish.share = std::clamp(gang->share + gang->credit / cycle, 0.0, 1.0);
         // One that hangs gets nothing done in its slots. It still has short ones, to see when what it waits for has
-        // come.
-        if (gang->hangs) wish.share = std::min(wish.share, static_cast<double>(p_.quantum_min + 1) / cycle);
-        wish.least = std::min(gang->spec.min, wish.share);
+        // come. So has one that has work in flight, though it owes what that took in slices: it would take them
+        // without end. Best effort gets only what is left.
+        const double shortest = static_cast<double>(p_.quantum_min + 1) / cycle;
+        if (gang->hangs)
+            wish.share = std::min(wish.share, shortest);
+        else if (gang->phase == Gang::Phase::kOut && !gang->best_effort() && !drained(*gang))
+            wish.share = std::max(wish.share, shortest);
+        // A little that the minima of others leave to nobody would never fit beside them.
+        const bool little = !gang->best_effort() && gang->share <= kLeastShare;
+        wish.least = little ? wish.share : std::min(gang->spec.min, wish.share);
         for (const Member& member : gang->members) {
             wish.devices.push_back(member.device);
             double& left = devices_[member.device].share;

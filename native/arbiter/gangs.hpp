@@ -40,13 +40,19 @@ class Gangs {
 
   private:
     struct Member {
+        static constexpr double kUnknown = 2.0;  // more than any share
         size_t device = 0;
         Attendance seen = {};
-        double least = 0.0;             // its minimum there
+        double least = 0.0;           // its minimum there
+        double due = -1.0;            // its share there when it last wanted; below 0: it has not yet
+        double least_due = kUnknown;  // the least of them since `due_since`, and in the cycle before that
+        double least_before = kUnknown;
+        Nanoseconds due_since = 0;
         uint64_t launches_at_rest = 0;  // how much it had submitted when all were last at rest
         uint64_t launches_at_end = 0;   // ... when it came to rest at the end of its slot
         Nanoseconds idle = 0;           // how long it has had nothing to do while others of the gang had work there
         bool works() const { return seen.wants || seen.busy; }
+        void find_due(Nanoseconds now, Nanoseconds cycle);
     };
     struct Gang {
         std::string name;
@@ -92,8 +98,8 @@ class Gangs {
 
     void find_members();
     void forget_peers(const Gang& gang);
-    void attend(Gang& gang, Nanoseconds time);  // that has passed since the last look
-    void regroup(Gang& gang);                   // who of it is away
+    void attend(Gang& gang, Nanoseconds now);
+    void regroup(Gang& gang);  // who of it is away
     void look(Nanoseconds now);
     void account(Nanoseconds now);
     void account(Device& device, bool is_free, double time) const;
@@ -118,8 +124,10 @@ class Gangs {
     static bool known_behind(const Gang& gang);
     uint32_t catch_up(const Gang& gang, const Member& member, Nanoseconds now) const;
     static bool catches_up(const Gang& gang);
-    bool spent(const Gang& gang) const;
-    bool alone(const Gang& gang) const;  // nobody else is due a turn on its devices
+    // It is so far ahead of its share that it has to wait for its slots.
+    bool spent(const Gang& gang) const { return gang.credit <= -kSpent * static_cast<double>(p_.cycle_max); }
+    static constexpr double kSpent = 0.9;  // of a cycle
+    bool alone(const Gang& gang) const;    // nobody else is due a turn on its devices
     static bool saturates(const Gang& gang);
     static double due_share(const Gang& gang);
     bool drained(const Gang& gang) const;

@@ -136,10 +136,8 @@ void Arbiter::attend(Nanoseconds now) {
     State& s = *state_;
     for (const auto& group : s.groups) {
         if (!group) continue;
-        group->attendance = {.group = group->id,
-                             .target = s.policy->target(*group),
-                             .wants = group->waiting > 0,
-                             .moved = group->moved};
+        group->attendance = {
+            .group = group->id, .due = s.policy->due(*group), .wants = group->waiting > 0, .moved = group->moved};
     }
     for (const auto& [id, client] : s.clients) {
         client->active = client->waiting;
@@ -147,7 +145,7 @@ void Arbiter::attend(Nanoseconds now) {
     }
     for (const Lease& lease : s.leases.all()) {
         if (lease.occupies()) lease.client->active = true;
-        if (!lease.runs()) lease.client->at_rest = false;
+        if (!lease.runs() || s.waits_for_peer(lease, now)) lease.client->at_rest = false;
         s.attend(lease, now);
     }
     Rivals lately, free_lately, free;  // those that ran or waited of late, in no gang with slots, do so now
@@ -179,11 +177,17 @@ void Arbiter::attend(Nanoseconds now) {
             group->attendance.ranks = {.any = true, .behind = false, .saturate = false, .duty = 1.0};
 }
 
+// It was to submit what its peers wait for, and has not stopped in time: now it waits for one of them itself.
+bool Arbiter::State::waits_for_peer(const Lease& lease, Nanoseconds now) const {
+    return lease.catches_up && lease.runs() && now - p.slack >= lease.deadline;
+}
+
 void Arbiter::State::attend(const Lease& lease, Nanoseconds now) {
     Attendance& a = static_cast<Members*>(lease.group)->attendance;
     a.busy = true;
     a.wants |= lease.runs();
     a.catches_up |= lease.catches_up && lease.runs();
+    a.waits_for_peer |= waits_for_peer(lease, now);
     if (lease.runs() && lease.deadline == kNever) return;
     // A kernel that has waited for its peers before is thought to be long, so no estimate is believed for ever.
     const Nanoseconds end = lease.runs() ? lease.deadline : std::min(lease.end, lease.stopped + p.quantum_min);

@@ -50,6 +50,11 @@ class Fair final : public Policy {
 
     Nanoseconds next_event(const Groups& waiting, Nanoseconds now) const override;
     double target(const Group& group) const override { return at(group).active ? at(group).target : 0.0; }
+    double due(const Group& group) const override {
+        const Account& a = at(group);
+        if (!a.active) return -1.0;
+        return a.best_effort ? a.target : a.rate;
+    }
     std::string blocked(const Group& group, Nanoseconds now) const override;
     bool at_maximum(const Group& group, Nanoseconds now) override { return !ready(group, now); }
     bool may_park(const Group& group, Nanoseconds now) override { return ready(group, now); }

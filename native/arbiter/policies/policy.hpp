@@ -66,6 +66,9 @@ class Policy {
     // When pick() or terms() may answer differently though nothing happened.
     virtual Nanoseconds next_event(const Groups& waiting, Nanoseconds now) const { return kNever; }
     virtual double target(const Group& group) const { return 0.0; }
+    // The share that slots of a gang are to give it, or below 0 while it does not want. Not nothing if it would get
+    // a little of the device even where its target is 0.
+    virtual double due(const Group& group) const { return -1.0; }
     virtual std::string blocked(const Group& group, Nanoseconds now) const {
         return {};
     }  // why pick() passes over it

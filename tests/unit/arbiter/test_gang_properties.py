@@ -27,11 +27,23 @@ def mix(seed):
     return devices, jobs
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", [*range(14), 39, 45])
 def test_nobody_starves_or_stands_still_for_long(seed):
     devices, mixed = mix(seed)
     jobs = Jobs(*mixed, devices=devices, seconds=2.0).run()
     for number, (_, on) in enumerate(mixed):
         most = max(sum(device in other for _, other in mixed) for device in on)
         assert jobs.speed(number, START) >= PART / most, mixed
+        assert jobs.longest_stall(number, START) <= CYCLE, mixed
+
+
+@pytest.mark.parametrize("seed", [*range(10), 24, 27])
+def test_a_best_effort_gang_takes_nothing_from_the_others(seed):
+    """Those beside it had half, and some stood still: its ranks waited for each other in slices of their time."""
+    devices, mixed = mix(seed)
+    first, others = (*mixed[0], {"priority": "best-effort"}), mixed[1:]
+    jobs = Jobs(first, *others, devices=devices, seconds=2.0).run()
+    for number, (_, on) in enumerate(others, start=1):
+        most = max(sum(device in other for _, other in others) for device in on)
+        assert jobs.speed(number, START) >= 0.8 / most, mixed
         assert jobs.longest_stall(number, START) <= CYCLE, mixed
