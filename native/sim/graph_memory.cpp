@@ -79,7 +79,7 @@ void GraphRange::back(void* context, GraphUse& use, bool left) {
         return !block.trimmed && !use.has(block) && (block.is_free() || (block.lane == use.lane_ && !block.left));
     };
     std::erase_if(blocks_, [&](const auto& block) {
-        return !may_have(*block) && (block->trimmed || use.has(*block) || block->range != this);
+        return block->trimmed || use.has(*block) || (block->range != this && !may_have(*block));
     });
     const auto take = [&](const auto& suits) {
         for (size_t i = 0; i < store.blocks.size() && blocks_.size() < bytes_ / kBlockBytes; ++i) {

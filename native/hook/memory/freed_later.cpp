@@ -11,6 +11,7 @@
 #include "hook/lookup/own_thread.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
+#include "hook/memory/stream_end.h"
 #include "hook/submit/streams.h"
 
 namespace gemlet::hook {
@@ -54,7 +55,7 @@ bool is_over(const Freed& one) {
     const DriverVisit visit;
     if (!visit || !one.event) return false;
     const RelaxedCapture relaxed;
-    if (own().cuEventQuery(one.event) == CUDA_ERROR_NOT_READY) return false;
+    if (!has_ended(one.event)) return false;
     own().cuEventDestroy_v2(one.event);
     return true;
 }
@@ -80,15 +81,7 @@ void settle_freed_later(CUdeviceptr pointer, const Allocation& allocation, CUstr
     if (own().cuStreamQuery(stream) == CUDA_SUCCESS) return settle_freed(pointer, allocation);
     Freed one{pointer, allocation, nullptr, nullptr};
     own().cuStreamGetCtx(stream, &one.context);
-    {
-        const ContextScope scope(one.context);
-        if (!scope.ok() || own().cuEventCreate(&one.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-            one.event = nullptr;
-        if (one.event && own().cuEventRecord(one.event, stream) != CUDA_SUCCESS) {
-            own().cuEventDestroy_v2(one.event);
-            one.event = nullptr;
-        }
-    }
+    record_end(one.event, one.context, stream);
     has_elastic(allocation.device);
     std::lock_guard lock(freed().mutex);
     freed().all.push_back(one);

@@ -19,6 +19,7 @@
 #include "hook/memory/accounting.h"
 #include "hook/memory/graph_devices.h"
 #include "hook/memory/graph_flights.h"
+#include "hook/memory/graph_nodes.h"
 #include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
@@ -91,30 +92,18 @@ struct Found {
     std::vector<CUdeviceptr> freed;
 };
 
-void collect(CUgraph graph, Found& found);
-
-void collect_node(CUgraphNode node, Found& found) {
-    const OwnCalls& d = own();
-    CUgraphNodeType type;
-    if (d.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return;
-    CUgraph child = nullptr;
-    CUDA_MEM_ALLOC_NODE_PARAMS p{};
-    CUdeviceptr freed = 0;
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && d.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-        collect(child, found);
-    if (type == CU_GRAPH_NODE_TYPE_MEM_FREE && d.cuGraphMemFreeNodeGetParams(node, &freed) == CUDA_SUCCESS)
-        found.freed.push_back(freed);
-    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && d.cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
-        p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        found.allocated[p.poolProps.location.id].push_back({p.dptr, p.dptr + p.bytesize});
-}
-
-void collect(CUgraph graph, Found& found) {
-    size_t count = 0;
-    if (own().cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
-    std::vector<CUgraphNode> nodes(count);
-    if (own().cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
-    for (size_t i = 0; i < count; ++i) collect_node(nodes[i], found);
+Found collect(CUgraph graph) {
+    Found found;
+    each_node(graph, [&](CUgraphNode node, CUgraphNodeType type) {
+        CUDA_MEM_ALLOC_NODE_PARAMS p{};
+        CUdeviceptr freed = 0;
+        if (type == CU_GRAPH_NODE_TYPE_MEM_FREE && own().cuGraphMemFreeNodeGetParams(node, &freed) == CUDA_SUCCESS)
+            found.freed.push_back(freed);
+        if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && own().cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
+            p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+            found.allocated[p.poolProps.location.id].push_back({p.dptr, p.dptr + p.bytesize});
+    });
+    return found;
 }
 
 uint64_t union_of(std::vector<Range> ranges) {
@@ -129,8 +118,7 @@ uint64_t union_of(std::vector<Range> ranges) {
 }
 
 GraphNeeds needs(CUgraph graph) {
-    Found found;
-    collect(graph, found);
+    Found found = collect(graph);
     GraphNeeds needs;
     for (auto& [device, ranges] : found.allocated) {
         GraphNeed& need = needs.devices.emplace_back();
@@ -146,10 +134,7 @@ GraphNeeds needs(CUgraph graph) {
 // `handle`: of what it was made of `graph`, or of itself. Another may have had it before.
 void remember(const void* handle, CUgraph graph) {
     remember_devices(handle, graph);
-    const auto& d = own();
-    if (!d.cuGraphGetNodes || !d.cuGraphNodeGetType || !d.cuGraphMemAllocNodeGetParams ||
-        !d.cuGraphMemFreeNodeGetParams || !d.cuGraphChildGraphNodeGetGraph)
-        return;
+    if (!can_list_nodes() || !own().cuGraphMemAllocNodeGetParams || !own().cuGraphMemFreeNodeGetParams) return;
     GraphNeeds found = needs(graph);
     Instantiated& all = instantiated();
     std::lock_guard lock(all.mutex);

@@ -11,6 +11,7 @@
 
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
+#include "hook/memory/graph_nodes.h"
 #include "hook/memory/movable.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
@@ -64,18 +65,11 @@ void add_side(CUmemorytype type, CUdeviceptr address, const void* host, Devices&
     if (type == CU_MEMORYTYPE_HOST) add_address(reinterpret_cast<CUdeviceptr>(host), devices);
 }
 
-void add_graph(CUgraph graph, Devices& devices);
-
-void add_node(CUgraphNode node, Devices& devices) {
+void add_node(CUgraphNode node, CUgraphNodeType type, Devices& devices) {
     const OwnCalls& o = own();
-    CUgraphNodeType type;
-    if (o.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return;
-    CUgraph child = nullptr;
     CUDA_KERNEL_NODE_PARAMS kernel{};
     CUDA_MEMCPY3D copy{};
     CUDA_MEMSET_NODE_PARAMS set{};
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && o.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-        add_graph(child, devices);
     if (type == CU_GRAPH_NODE_TYPE_KERNEL && o.cuGraphKernelNodeGetParams_v2(node, &kernel) == CUDA_SUCCESS)
         add_context(kernel.ctx, devices);
     if (type == CU_GRAPH_NODE_TYPE_MEMSET && o.cuGraphMemsetNodeGetParams(node, &set) == CUDA_SUCCESS)
@@ -86,23 +80,16 @@ void add_node(CUgraphNode node, Devices& devices) {
     }
 }
 
-void add_graph(CUgraph graph, Devices& devices) {
-    size_t count = 0;
-    if (own().cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
-    std::vector<CUgraphNode> nodes(count);
-    if (own().cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
-    for (size_t i = 0; i < count; ++i) add_node(nodes[i], devices);
-}
-
 }  // namespace
 
 void remember_devices(const void* handle, CUgraph graph) {
     const OwnCalls& o = own();
-    if (!o.cuGraphGetNodes || !o.cuGraphNodeGetType || !o.cuGraphChildGraphNodeGetGraph ||
-        !o.cuGraphKernelNodeGetParams_v2 || !o.cuGraphMemcpyNodeGetParams || !o.cuGraphMemsetNodeGetParams)
+    if (!can_list_nodes() || !o.cuGraphKernelNodeGetParams_v2 || !o.cuGraphMemcpyNodeGetParams ||
+        !o.cuGraphMemsetNodeGetParams)
         return;
     Devices found;
-    if (uses_several_devices()) add_graph(graph, found);
+    if (uses_several_devices())
+        each_node(graph, [&](CUgraphNode node, CUgraphNodeType type) { add_node(node, type, found); });
     // It goes to a stream of the current device, as far as that is known.
     if (found.size() == 1 && found.contains(current_device())) found.clear();
     if (found.empty() && !graphs_span.load(std::memory_order_relaxed)) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hook/lookup/own_calls.h"
+#include "hook/memory/stream_end.h"
 
 namespace gemlet::hook {
 
@@ -43,7 +44,8 @@ void GraphFlights::end(const GraphLaunch& launch, bool succeeded, const std::vec
         flight->launch = launch;
         if (!alone) flight->launch.lane = nullptr;
         flight->left.insert(flight->left.end(), left.begin(), left.end());
-        record_end(*flight);
+        const RelaxedCapture relaxed;
+        record_end(flight->end, launch.context, launch.stream);
     } else if (flight->launching == 0 && !flight->end && flight->left.empty()) {
         flights_.erase(flights_.begin() + (flight - flights_.data()));
     }
@@ -76,22 +78,8 @@ GraphFlights::Flight* GraphFlights::find(const void* graph) {
     return found == flights_.end() ? nullptr : &*found;
 }
 
-// If it cannot be recorded, the graph counts until its context is gone.
-void GraphFlights::record_end(Flight& flight) {
-    const RelaxedCapture relaxed;
-    const ContextScope scope(flight.launch.context);
-    if (!scope.ok()) return;
-    const OwnCalls& o = own();
-    if (!flight.end && o.cuEventCreate(&flight.end, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) flight.end = nullptr;
-    if (flight.end && o.cuEventRecord(flight.end, flight.launch.stream) != CUDA_SUCCESS) {
-        o.cuEventDestroy_v2(flight.end);
-        flight.end = nullptr;
-    }
-}
-
 bool GraphFlights::is_over(const Flight& flight) {
-    return flight.launching == 0 && flight.left.empty() && flight.end &&
-           own().cuEventQuery(flight.end) != CUDA_ERROR_NOT_READY;
+    return flight.launching == 0 && flight.left.empty() && flight.end && has_ended(flight.end);
 }
 
 }  // namespace gemlet::hook

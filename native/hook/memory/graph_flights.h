@@ -41,13 +41,12 @@ class GraphFlights {
         GraphLaunch launch;
         uint64_t bytes;
         int launching = 0;
-        CUevent end = nullptr;  // null: never recorded
+        CUevent end = nullptr;  // null: it counts until its context is gone
         std::vector<CUdeviceptr> left;
     };
     std::vector<Flight> flights_;
 
     Flight* find(const void* graph);
-    static void record_end(Flight& flight);
     static bool is_over(const Flight& flight);
 };
 
