@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Tensor
 from gemlet.serve.execution.executor import Input
-from gemlet.serve.execution.protocol import MAX_OUTPUTS, RequestInfo
-from gemlet.serve.models.specification import ModelError
+from gemlet.serve.execution.protocol import RequestInfo, check_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,6 +100,5 @@ def _zeros(spec: ModelSpec, name: str, datatype: str, shape: tuple[int, ...], ro
     fixed = tuple([1 if size == -1 else size for size in shape])
     whole = (rows, *fixed) if spec.max_batch else fixed
     nbytes = tensors.LENGTH_BYTES * prod(whole) if datatype == "BYTES" else tensors.nbytes(datatype, whole)
-    if nbytes > MAX_OUTPUTS:
-        raise ModelError(f"outputs of {nbytes} bytes have no room: expected at most {MAX_OUTPUTS}")
+    check_outputs(nbytes)
     return Tensor(name, datatype, whole, bytes(nbytes))  # of BYTES: as many lengths of 0

@@ -18,7 +18,7 @@ import msgspec
 
 from gemlet.decoding import msgpack_decoder
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
-from gemlet.serve.models.specification import ModelSpec
+from gemlet.serve.models.specification import ModelError, ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -233,6 +233,12 @@ def told(text: str) -> str:
     if len(text) > TEXT_CHARACTERS:
         text = text[:TEXT_CHARACTERS] + "..."
     return text.encode(errors="backslashreplace").decode()
+
+
+def check_outputs(nbytes: int) -> None:
+    """Raises ModelError where outputs of so many bytes find no room in a message."""
+    if nbytes > MAX_OUTPUTS:
+        raise ModelError(f"outputs of {nbytes} bytes have no room: expected at most {MAX_OUTPUTS}")
 
 
 def frame(message: ToExecutor | ToServer) -> bytes:

@@ -371,9 +371,7 @@ class Worker:
         placed: list[protocol.ArenaTensor] = []
         try:
             yield placed
-            nbytes = sum([tensor.nbytes for tensor in placed if tensor.offset < 0])
-            if nbytes > protocol.MAX_OUTPUTS:
-                raise ModelError(f"outputs of {nbytes} bytes have no room: expected at most {protocol.MAX_OUTPUTS}")
+            protocol.check_outputs(sum([tensor.nbytes for tensor in placed if tensor.offset < 0]))
         except Exception:
             self._release(placed)
             raise

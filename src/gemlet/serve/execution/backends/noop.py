@@ -9,7 +9,7 @@ import numpy as np
 
 from gemlet.inference_protocol.tensors import ELEMENTS, LENGTH_BYTES
 from gemlet.serve.execution.backend import GpuLetGone
-from gemlet.serve.execution.protocol import MAX_OUTPUTS
+from gemlet.serve.execution.protocol import check_outputs
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def zeros(spec: ModelSpec, output: TensorSpec, batch: int) -> np.ndarray:
     if output.datatype != "BYTES" and output.datatype not in ELEMENTS:
         raise ModelError(f"output {output.name!r} of {spec.name}: no datatype {output.datatype!r}")
     size, dtype = ELEMENTS.get(output.datatype, (LENGTH_BYTES, "O"))
-    if prod(whole) * size > MAX_OUTPUTS:  # which would find no room, after minutes, or take all memory
-        raise ModelError(f"outputs of {prod(whole) * size} bytes have no room: expected at most {MAX_OUTPUTS}")
+    check_outputs(prod(whole) * size)  # now: it would be found after minutes, or take all memory
     if output.datatype == "BYTES":
         empty = np.empty(whole, dtype=dtype)
         empty.fill(b"")
