@@ -22,14 +22,15 @@ with open(sys.argv[1] + ".new", "w") as out:
     json.dump(signals | limits, out)
 os.rename(sys.argv[1] + ".new", sys.argv[1])
 """
-# Python itself ignores two of them, and what it starts does not.
+# The address space has room for what a sanitizer reserves. Python itself ignores two of the signals, and its
+# children do not.
 STARTS = """
 import os, pathlib, resource, signal, sys
 from gemlet.daemon import autostart
 for number in (signal.SIGHUP, signal.SIGCHLD, signal.SIGTERM, signal.SIGRTMIN + 3):
     signal.signal(number, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR2, signal.SIGTERM))
-for name, soft in (("CPU", 60), ("AS", 1 << 40), ("FSIZE", 1 << 20), ("NOFILE", 32), ("STACK", 1 << 20)):
+for name, soft in (("CPU", 60), ("AS", 1 << 46), ("FSIZE", 1 << 20), ("NOFILE", 32), ("STACK", 1 << 20)):
     kind = getattr(resource, "RLIMIT_" + name)
     resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
 command = [sys.executable, "-S", "-c", sys.argv[1], sys.argv[2]]
