@@ -142,6 +142,11 @@ static int wrong_anywhere(void) {
     return bad;
 }
 
+static volatile int released;
+static void wait_for_release(void* unused) {
+    while (!released) usleep(1000);
+}
+
 // Kernels on every piece, again and again, from several threads; progress is a line each 50 ms.
 static volatile int going;
 static void* add_all(void* unused) {
@@ -410,6 +415,13 @@ int main(void) {
             printf("%d\n", r);
         } else if (!strcmp(verb, "launch")) {
             printf("%d\n", launch_spin(a * 1000));
+        } else if (!strcmp(verb, "hold")) {  // a host function waits for what comes next
+            printf("%d\n", cuLaunchHostFunc(second, wait_for_release, NULL));
+        } else if (!strcmp(verb, "release")) {  // by what follows a kernel
+            CUresult r = launch_spin(a * 1000);
+            if (r == CUDA_SUCCESS) r = cuStreamSynchronize(stream);
+            released = 1;
+            printf("%d\n", r == CUDA_SUCCESS ? cuStreamSynchronize(second) : r);
         } else if (!strcmp(verb, "query")) {
             printf("%d\n", cuStreamQuery(stream));
         } else if (!strcmp(verb, "work")) {
