@@ -20,6 +20,7 @@
 #include "hook/memory/graph_devices.h"
 #include "hook/memory/graph_flights.h"
 #include "hook/memory/graph_nodes.h"
+#include "hook/memory/location.h"
 #include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
@@ -100,8 +101,8 @@ Found collect(CUgraph graph) {
         if (type == CU_GRAPH_NODE_TYPE_MEM_FREE && own().cuGraphMemFreeNodeGetParams(node, &freed) == CUDA_SUCCESS)
             found.freed.push_back(freed);
         if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && own().cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
-            p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-            found.allocated[p.poolProps.location.id].push_back({p.dptr, p.dptr + p.bytesize});
+            device_at(p.poolProps.location) >= 0)
+            found.allocated[device_at(p.poolProps.location)].push_back({p.dptr, p.dptr + p.bytesize});
     });
     return found;
 }

@@ -319,10 +319,11 @@ int main(void) {
             int status = -1;
             waitpid(child, &status, 0);
             printf("%d\n", status);
-        } else if (!strcmp(verb, "pool")) {  // a: its most bytes
+        } else if (!strcmp(verb, "pool")) {  // a: its most bytes, b: what it is for
             CUmemPoolProps props = {0};
             props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
             props.maxSize = a;
+            props.usage = (unsigned short)b;
             props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
             printf("%d\n", cuMemPoolCreate(&pool, &props));
         } else if (!strcmp(verb, "default")) {
@@ -402,6 +403,9 @@ int main(void) {
             printf("%llu\n", (unsigned long long)p->address);
         } else if (!strcmp(verb, "attributes")) {
             attributes(p, b);
+        } else if (!strcmp(verb, "retain")) {
+            CUmemGenericAllocationHandle handle;
+            printf("%d\n", cuMemRetainAllocationHandle(&handle, (void*)p->address));
         } else if (!strcmp(verb, "ipc")) {
             CUipcMemHandle handle;
             printf("%d\n", cuIpcGetMemHandle(&handle, p->address));
