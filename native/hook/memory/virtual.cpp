@@ -12,6 +12,7 @@
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
 #include "hook/memory/location.h"
+#include "hook/memory/movable.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
@@ -140,6 +141,12 @@ bool adopt(Handle handle, CUdevice device, uint64_t bytes) {
     else
         add_handle(handle, new Physical{.bytes = bytes, .device = device});
     return true;
+}
+
+// What backs movable memory is the hook's: to the program it is memory of cuMemAlloc, which has no handle. One would
+// hold on to physical memory that is soon somebody else's.
+bool has_no_handle(CUdeviceptr address) {
+    return swap_active() && swap_find(address);
 }
 
 template <class Find, class Call>
@@ -283,6 +290,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+    if (has_no_handle(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = real::cuMemRetainAllocationHandle(handle, address);
     if (result != CUDA_SUCCESS || !handle) return result;
     std::lock_guard lock(memory().mutex);
@@ -338,6 +346,7 @@ CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice dev
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
+    if (has_no_handle(address)) return CUDA_ERROR_INVALID_VALUE;
     return bind(
         object, -1, offset, [=] { return physical_at(address); },
         [=] { return real::cuMulticastBindAddr(object, offset, address, size, flags); });
@@ -345,6 +354,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset,
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                 CUdeviceptr address, size_t size, unsigned long long flags) {
+    if (has_no_handle(address)) return CUDA_ERROR_INVALID_VALUE;
     return bind(
         object, device, offset, [=] { return physical_at(address); },
         [=] { return real::cuMulticastBindAddr_v2(object, device, offset, address, size, flags); });
@@ -366,6 +376,7 @@ CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device,
 
 CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset, void* address,
                                    cuuint64_t size, unsigned long long flags) {
+    if (has_no_handle(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
     return bind(
         endpoint, device, offset, [=] { return physical_at(reinterpret_cast<CUdeviceptr>(address)); },
         [=] { return real::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags); });
