@@ -190,7 +190,7 @@ std::optional<uint64_t> begin_launch(GraphMemory& memory, const GraphNeed& need,
     };
     const auto cancel = [&] {
         std::lock_guard lock(memory.mutex);
-        memory.flights.end(launch, false, {});
+        memory.flights.cancel(launch);
     };
     if (!charge_growth(need.device, begin, cancel)) return std::nullopt;
     return growth;
@@ -236,6 +236,13 @@ void forget_graph_memory(CUcontext context) {
     }
 }
 
+void graph_streams_are_gone(CUcontext context) {
+    for (GraphMemory& memory : devices()) {
+        std::lock_guard lock(memory.mutex);
+        memory.flights.streams_are_gone(context);
+    }
+}
+
 struct GraphCharge::Begun {
     struct Part {
         GraphMemory* memory;
@@ -271,13 +278,17 @@ GraphCharge::GraphCharge(const void* graph, CUstream stream, bool per_thread) {
 GraphCharge::~GraphCharge() {
     if (!begun_) return;
     const GraphLaunch& launch = begun_->launch;
+    const RelaxedCapture relaxed;
     for (auto& [memory, need, growth] : begun_->parts) {
-        if (!launched_) need.left.clear();
         const Allocation left{0, launch.context, nullptr, need.device, Allocation::Kind::kOfGraph};
-        for (const CUdeviceptr pointer : need.left) gemlet::hook::remember(pointer, left);  // one before is freed
-        {
+        if (launched_) {
+            for (const CUdeviceptr pointer : need.left) gemlet::hook::remember(pointer, left);  // one before is freed
+            const StreamEnd end = record_end(launch.context, launch.stream);
             std::lock_guard lock(memory->mutex);
-            memory->flights.end(launch, launched_, need.left);
+            memory->flights.end(launch, need.left, end);
+        } else {
+            std::lock_guard lock(memory->mutex);
+            memory->flights.cancel(launch);
         }
         if (growth == 0) continue;
         graph_memory_changed(need.device);  // first, so that nobody takes the room in between

@@ -11,11 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "hook/link/clock.h"
 #include "hook/link/say.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
-#include "hook/lookup/own_thread.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
 #include "hook/memory/ledger.h"
@@ -54,7 +52,6 @@ struct Pools {
     std::vector<CUmemoryPool> shared;  // given to other devices
     std::vector<CUmemoryPool> hosts;   // of the host's memory, which is not counted
     std::atomic<uint64_t> past{0};     // by device, a bit each: a pool grew well beyond the limit
-    std::atomic<uint32_t> ending{0};   // how often await_end() was called; 0: its thread does not run
 };
 
 Pools& pools() {
@@ -178,8 +175,6 @@ CUresult end_if_empty(Pool& pool) {
     return CUDA_SUCCESS;
 }
 
-void await_end();
-
 // Makes `accounted` what the driver says. `reserved` was charged in advance and becomes part of it. Holds pool.mutex.
 void settle(Pool& pool, uint64_t reserved) {
     if (pool.destroyed) end_if_empty(pool);
@@ -193,7 +188,7 @@ void settle(Pool& pool, uint64_t reserved) {
     }
     if (now < charged) give_back(pool.device, charged - now);
     pool.accounted = now;
-    if (pool.destroyed && !pool.gone && pool.live == 0) await_end();
+    if (pool.destroyed && !pool.gone && pool.live == 0) await_frees();
 }
 
 template <class Which>
@@ -208,24 +203,6 @@ void settle_all(Which&& which) {
         std::lock_guard lock(pool->mutex);
         settle(*pool, 0);
     }
-}
-
-// The last frees of a destroyed pool become complete without a call of the program's, which may never allocate again
-// while others wait for the memory. So a thread looks until it is gone.
-void* end_destroyed(void*) {
-    constexpr uint64_t kFirst = 1'000'000, kMost = 100'000'000;
-    begin_own_thread("gemlet");
-    const Reentry reentry;
-    for (uint64_t wait = kFirst;; wait = std::min(2 * wait, kMost)) {
-        sleep_ns(wait);
-        uint32_t asked = pools().ending.load();
-        settle_all([](const Pool& pool) { return pool.destroyed.load(); });  // asks again for those not gone
-        if (pools().ending.compare_exchange_strong(asked, 0)) return nullptr;
-    }
-}
-
-void await_end() {
-    if (pools().ending.fetch_add(1) == 0 && !start_own_thread(end_destroyed, nullptr)) pools().ending = 0;
 }
 
 // How much an allocation may make the pool grow, as far as the limit leaves a choice. Holds pool.mutex.
@@ -360,6 +337,10 @@ void pooled_freed(Pool* pool, uint64_t bytes) {
 
 void refresh_pools(CUdevice device) {
     settle_all([=](const Pool& pool) { return pool.device == device; });
+}
+
+void refresh_destroyed_pools() {
+    settle_all([](const Pool& pool) { return pool.destroyed.load(); });
 }
 
 void forget_pools() {
