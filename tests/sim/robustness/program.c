@@ -198,6 +198,44 @@ static void* launch_on(void* stream) {
     return NULL;
 }
 
+static void* destroy_context(void* other) {
+    MUST(cuCtxDestroy((CUcontext)other));
+    return NULL;
+}
+
+// The same of a stream whose context another thread destroys meanwhile, which waits for its work.
+static int beside_end_of_context(const char* whose) {
+    const int own = !strcmp(whose, "hook");
+    CUcontext other;
+    CUstream full, third;
+    CUevent event;
+    pthread_t ending;
+    MUST(cuCtxCreate(&other, NULL, 0, device));
+    MUST(cuStreamCreate(&full, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUmodule module;
+    CUfunction there, here = spin;
+    MUST(cuModuleLoadData(&module, kImage));
+    MUST(cuModuleGetFunction(&there, module, "spin"));
+    open_gate = 0;
+    MUST(cuLaunchHostFunc(full, wait_for_gate, NULL));
+    for (int i = 4; i < 1022; ++i) MUST(cuEventRecord(event, full));
+    spin = there;
+    if (own) MUST(launch(1000, full));
+    spin = here;
+    usleep(300000);
+    MUST(cuCtxSetCurrent(context));
+    pthread_create(&ending, NULL, destroy_context, other);
+    usleep(300000);
+    MUST(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
+    MUST(launch(1000, third));
+    MUST(cuStreamSynchronize(third));
+    open_gate = 1;
+    pthread_join(ending, NULL);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
 static CUgraphExec graph_with_memory(void);
 static void* launch_graphs_on(void* stream) {
     MUST(cuCtxSetCurrent(context));
@@ -1048,7 +1086,8 @@ int main(int argc, char** argv) {
         free_behind_work();
         return 0;
     }
-    if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
+    if (!strcmp(mode, "beside-full-queue"))
+        return !strcmp(argv[4], "context") ? beside_end_of_context(argv[5]) : beside_full_queue(argv[4], argv[5]);
     if (!strcmp(mode, "capture-beside")) return capture_beside();
     if (!strcmp(mode, "capture-beside-default")) return capture_beside_default();
     if (!strcmp(mode, "insist")) return insist((int)seconds);

@@ -222,7 +222,7 @@ def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, ne
 
 
 @pytest.mark.parametrize("whose", ["program", "hook"])
-@pytest.mark.parametrize("what", ["capture", "launch", "stream"])
+@pytest.mark.parametrize("what", ["capture", "launch", "stream", "context"])
 def test_work_beside_a_queue_that_is_full(served: Served, machine: Machine, what: str, whose: str) -> None:
     """A thread, ``whose`` it is, is held up in the driver by a call of the hook's; that must hold up no other one."""
     machine.run("a", "beside-full-queue", 0, 0, what, whose)
