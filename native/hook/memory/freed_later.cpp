@@ -61,7 +61,8 @@ void settle_freed_later(CUdeviceptr pointer, const Allocation& allocation, CUstr
     if (own().cuStreamQuery(stream) == CUDA_SUCCESS) return settle_freed(pointer, allocation);
     CUcontext context = nullptr;
     own().cuStreamGetCtx(stream, &context);
-    const Freed one{pointer, allocation, record_end(context, stream)};
+    Freed one{pointer, allocation, {}};
+    record_end(one.end, context, stream);
     has_elastic(allocation.device);
     {
         std::lock_guard lock(freed().mutex);

@@ -283,7 +283,8 @@ GraphCharge::~GraphCharge() {
         const Allocation left{0, launch.context, nullptr, need.device, Allocation::Kind::kOfGraph};
         if (launched_) {
             for (const CUdeviceptr pointer : need.left) gemlet::hook::remember(pointer, left);  // one before is freed
-            const StreamEnd end = record_end(launch.context, launch.stream);
+            StreamEnd end;
+            record_end(end, launch.context, launch.stream);
             std::lock_guard lock(memory->mutex);
             memory->flights.end(launch, need.left, end);
         } else {

@@ -29,14 +29,18 @@ bool goes(CUcontext context) {
 
 }  // namespace
 
-StreamEnd record_end(CUcontext context, CUstream stream) {
-    StreamEnd end{nullptr, context};
+CUresult record_end(StreamEnd& end, CUcontext context, CUstream stream) {
+    end = {nullptr, context};
     const ContextScope scope(context);
-    if (!scope.ok() || own().cuEventCreate(&end.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        return {nullptr, context};
-    if (own().cuEventRecord(end.event, stream) == CUDA_SUCCESS) return end;
-    own().cuEventDestroy_v2(end.event);
-    return {nullptr, context};
+    if (!scope.ok()) return CUDA_ERROR_INVALID_CONTEXT;
+    CUevent event = nullptr;
+    if (const CUresult failed = own().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)) return failed;
+    const CUresult result = own().cuEventRecord(event, stream);
+    if (result == CUDA_SUCCESS)
+        end.event = event;
+    else
+        own().cuEventDestroy_v2(event);
+    return result;
 }
 
 bool has_ended(const StreamEnd& end) {

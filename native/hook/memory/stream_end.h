@@ -12,7 +12,7 @@ struct StreamEnd {
 
 // `context`: the stream's. Waits while the stream's queue is full, maybe for what another thread does next, so the
 // caller holds no lock that such a thread may want.
-StreamEnd record_end(CUcontext context, CUstream stream);
+CUresult record_end(StreamEnd& end, CUcontext context, CUstream stream);
 
 // False also while its context is being destroyed, and if it could not be recorded.
 bool has_ended(const StreamEnd& end);

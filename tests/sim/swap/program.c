@@ -147,6 +147,12 @@ static void wait_for_release(void* unused) {
     while (!released) usleep(1000);
 }
 
+static void* free_behind_the_full_queue(void* piece) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemFreeAsync(((Piece*)piece)->address, second));
+    return NULL;
+}
+
 // Kernels on every piece, again and again, from several threads; progress is a line each 50 ms.
 static volatile int going;
 static void* add_all(void* unused) {
@@ -421,6 +427,14 @@ int main(void) {
             printf("%d\n", launch_spin(a * 1000));
         } else if (!strcmp(verb, "hold")) {  // a host function waits for what comes next
             printf("%d\n", cuLaunchHostFunc(second, wait_for_release, NULL));
+        } else if (!strcmp(verb, "brim")) {  // what is held has a queue that is full, and a thread adds a free of piece a
+            CUevent event;
+            pthread_t thread;
+            MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+            for (int i = 1; i < 1022; ++i) MUST(cuEventRecord(event, second));
+            pthread_create(&thread, NULL, free_behind_the_full_queue, p);
+            usleep(300000);
+            printf("0\n");
         } else if (!strcmp(verb, "release")) {  // by what follows a kernel
             CUresult r = launch_spin(a * 1000);
             if (r == CUDA_SUCCESS) r = cuStreamSynchronize(stream);

@@ -178,6 +178,22 @@ def test_a_pool_with_wishes_of_its_own_stays_where_it_is(swapping: Make, wishes:
     a.done("all")
 
 
+def test_a_free_behind_a_full_queue_holds_up_nobody_else(swapping: Make) -> None:
+    """The queue goes on once another thread has done what it does."""
+    s = swapping(200)
+    a = s.start("a")
+    a.done("allocasync", 0, 8 * MIB)
+    a.done("allocasync", 1, 8 * MIB)
+    a.done("sync")
+    a.done("hold")
+    a.done("brim", 1)
+    assert a.ask("address", 0) != "0"
+    a.ask("attributes", 0, 8)
+    a.done("alloc", 2, 4 * MIB)
+    a.done("allocasync", 3, 4 * MIB)
+    a.done("release", 1)
+
+
 def test_a_pool_with_memory_that_may_be_away_is_not_given_to_another_device(swapping: Make) -> None:
     s = swapping(200)
     a = s.start("a", GEMLET_SIM_DEVICES="2")
