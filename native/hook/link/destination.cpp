@@ -116,6 +116,10 @@ const Destination& destination() {
     return d;
 }
 
+bool is_started_in_group() {
+    return at_start.socket[0] != 0;
+}
+
 bool has_limits(const Destination& d) {
     return d.memory_limit != wire::kNoLimit || d.agreed != 0;
 }

@@ -21,6 +21,7 @@ struct Destination {
     uint32_t agreed;        // wire::agreed_word() of its part of time; 0: likewise
 };
 const Destination& destination();
+bool is_started_in_group();  // does not count as the first use
 bool has_limits(const Destination& destination);
 // What follows where no daemon governs, for messages.
 const char* consequence();

@@ -1,8 +1,13 @@
 // Our dlmopen. Nothing is preloaded into a namespace of the loader's but the first, so a driver there would be beyond
 // every hook: the driver is opened in the first in its place, and where nothing may pass nothing else is opened.
+//
+// Our dlopen. What is opened with RTLD_DEEPBIND, as Julia opens its libraries, finds names in what it brings along
+// before it finds them in what is preloaded: dlsym in libc, functions of the driver in the driver. That would be past
+// every hook, too, so a program of a group opens such a library without it.
 #include <dlfcn.h>
 #include <link.h>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 
 #include "hook/link/connection.h"
@@ -46,13 +51,28 @@ void* open_elsewhere(Lmid_t space, const char* file, int flags) {
     return handle;
 }
 
+// `flags`: as they lie in a register.
+void bind_to_hooks(uint64_t& flags) {
+    if (flags & RTLD_DEEPBIND && is_started_in_group()) flags &= ~uint64_t{RTLD_DEEPBIND};
+}
+
 }  // namespace
 
 }  // namespace gemlet::hook
 
-// Where dlmopen (tail_call.cpp) jumps to.
-extern "C" [[gnu::visibility("hidden")]] void* gemlet_choose_dlmopen(Lmid_t space, const char* file, int) {
+// Where dlmopen (tail_call.cpp) jumps to. `arguments`: as they will be put back.
+extern "C" [[gnu::visibility("hidden")]] void* gemlet_choose_dlmopen(Lmid_t space, const char* file, int,
+                                                                     uint64_t* arguments) {
     using namespace gemlet::hook;
+    bind_to_hooks(arguments[2]);
     const bool plain = space == LM_ID_BASE || !file || !destination().socket[0];
     return plain ? next_dlmopen() : reinterpret_cast<void*>(&open_elsewhere);
+}
+
+// Where dlopen jumps to.
+extern "C" [[gnu::visibility("hidden")]] void* gemlet_choose_dlopen(const char*, int, void*, uint64_t* arguments) {
+    using namespace gemlet::hook;
+    static constinit std::atomic<void*> cache{nullptr};
+    bind_to_hooks(arguments[1]);
+    return cached_definition(cache, "dlopen");
 }

@@ -9,6 +9,7 @@
 #include "hook/memory/movable.h"
 #include "hook/memory/size.h"
 #include "hook/memory/slab.h"
+#include "hook/memory/stream_end.h"
 #include "hook/submit/governance.h"
 #include "wire.h"
 
@@ -51,6 +52,8 @@ void in_child() {
     forget_imported();
     forget_limits();
     forget_freed_later();
+    forget_awaited_frees();
+    forget_stream_ends();
 }
 
 [[gnu::constructor]] void watch_forks() {
@@ -167,6 +170,11 @@ void forget_context(CUcontext context) {
     auto theirs = [=](const Allocation& a) { return a.context == context && a.kind != Allocation::Kind::kPooled; };
     allocations().take_all(theirs, [](uint64_t pointer, const Allocation& a) { settle_freed(pointer, a); });
     arrays().take_all(theirs, [](uint64_t, const Allocation& a) { give_back(a.device, a.bytes); });
+}
+
+void forget_streams_of(CUcontext green) {
+    streams_of_frees_are_gone(green);
+    graph_streams_are_gone(green);
 }
 
 uint64_t memory_held(CUdevice device) {

@@ -69,6 +69,10 @@ void settle_freed(CUdeviceptr pointer, const Allocation& allocation);
 void settle_freed_later(CUdeviceptr pointer, const Allocation& allocation, CUstream stream);
 void refresh_freed_later();
 
+// A free is not complete yet: refresh_freed_later() and refresh_destroyed_pools() are called again and again, until
+// neither asks for it any more (memory/awaited_frees.cpp).
+void await_frees();
+
 // Frees by `call` what the map may know. It leaves the map first: once the driver has freed it, another thread may
 // get the same pointer.
 template <class Call, class Settle = decltype(&settle_freed)>
@@ -85,11 +89,14 @@ CUresult free_remembered(CUdeviceptr pointer, Call&& call, Settle&& settle = &se
 
 // Gives back everything that belonged to a destroyed context.
 void forget_context(CUcontext context);
+// What the streams of a destroyed green context were still to do is done. Memory does not go with them.
+void forget_streams_of(CUcontext green);
 
 // --- parts of the whole, by file -----------------------------------------------------------------------------------
 
 void refresh_pools(CUdevice device);                         // memory/pool.cpp
 void refresh_graph_memory(CUdevice device);                  // memory/graph.cpp
+void refresh_destroyed_pools();                              // memory/pool.cpp
 void pooled_freed(Pool* pool, uint64_t bytes);               // memory/pool.cpp
 void graph_memory_freed(CUdevice device, CUdeviceptr left);  // memory/graph.cpp
 
@@ -101,10 +108,13 @@ void forget_virtual_memory();
 void forget_imported();
 void forget_limits();
 void forget_freed_later();
-void forget_imported(CUcontext context);      // memory/imported.cpp: what belonged to a destroyed context
-void forget_graph_memory(CUcontext context);  // memory/graph.cpp: likewise
-void forget_limits(CUcontext context);        // memory/context_limits.cpp: likewise
-void forget_freed_later(CUcontext context);   // memory/freed_later.cpp: likewise
+void forget_awaited_frees();
+void forget_imported(CUcontext context);            // memory/imported.cpp: what belonged to a destroyed context
+void forget_graph_memory(CUcontext context);        // memory/graph.cpp: likewise
+void streams_of_frees_are_gone(CUcontext context);  // memory/freed_later.cpp: what their streams were to do is done
+void graph_streams_are_gone(CUcontext context);     // memory/graph.cpp
+void forget_limits(CUcontext context);              // memory/context_limits.cpp: likewise
+void forget_freed_later(CUcontext context);         // memory/freed_later.cpp: likewise
 
 // Sparse arrays hold on to what is mapped into them until they are destroyed (memory/virtual.cpp).
 void array_destroyed(uint64_t array);

@@ -21,6 +21,7 @@
 #include "hook/memory/ledger.h"
 #include "hook/memory/movable.h"
 #include "hook/memory/size.h"
+#include "hook/memory/stream_end.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
 #include "hook/submit/governance.h"
@@ -122,10 +123,22 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
     return result;
 }
 
+// Around a call that may destroy it; afterwards one of the next two.
+void context_may_go(CUcontext context) {
+    context_destroying(context);
+    ends_may_go(context);
+}
+
+void context_stays(CUcontext context) {
+    ends_stay_or_went(context);
+    swap_context_stays(context);
+}
+
 void context_is_gone(CUcontext context) {
     captures_gone(context);
     context_handle_free();
     forget_context(context);
+    ends_stay_or_went(context);
     swap_context_gone(context);
 }
 
@@ -133,10 +146,10 @@ template <class Call>
 CUresult destroy(CUcontext context, Call&& call) {
     Reentry reentry;
     if (reentry.nested()) return call();
-    context_destroying(context);
+    context_may_go(context);
     CUresult result = call();
     if (result != CUDA_SUCCESS) {
-        swap_context_stays(context);
+        context_stays(context);
         return result;
     }
     context_is_gone(context);
@@ -207,12 +220,11 @@ CUresult drop_primary_here(DeviceContexts& contexts, CUdevice device, Drop drop,
     const bool reset = drop == Drop::kReset;
     std::lock_guard lock(known->mutex);
     CUcontext primary = known->primary ? known->primary : unseen_primary(device);
-    if (primary && (reset || known->primary_retained <= (drop == Drop::kRelease ? 1 : 0)))
-        context_destroying(primary);
+    if (primary && (reset || known->primary_retained <= (drop == Drop::kRelease ? 1 : 0))) context_may_go(primary);
     CUresult result = call();
     if (result == CUDA_SUCCESS && drop == Drop::kRelease && known->primary_retained > 0) --known->primary_retained;
     if (result != CUDA_SUCCESS || (!reset && primary_is_active(device))) {
-        if (primary) swap_context_stays(primary);
+        if (primary) context_stays(primary);
         return result;
     }
     if (primary) context_is_gone(primary);
@@ -245,10 +257,11 @@ CUresult destroy_green(CUgreenCtx green) {
         const ContextScope scope(context);
         if (!scope.ok() || own().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
     }
-    context_destroying(context);
+    context_may_go(context);
     DeviceContexts* known = contexts_of(device);
     const CUresult result = known ? drop_primary_here(*known, device, Drop::kGreen, call) : call();
-    swap_context_stays(context);  // memory does not go with it
+    if (result == CUDA_SUCCESS) forget_streams_of(context);
+    context_stays(context);  // memory does not go with it
     context_handle_free();
     return result;
 }

@@ -1,15 +1,11 @@
 // Memory of cuMemAlloc that is freed in the order of a stream. The driver has it until the stream has come to the
 // free (on an H200 with driver 580), so it counts until then. Nothing tells when that is; so an event behind the free
-// is looked at before a request is refused and, as others may wait for the memory, by a thread.
-#include <algorithm>
+// is looked at before a request is refused and, as others may wait for the memory, by a thread (awaited_frees.cpp).
 #include <list>
 #include <mutex>
 #include <new>
 
-#include "hook/link/clock.h"
 #include "hook/lookup/own_calls.h"
-#include "hook/lookup/own_thread.h"
-#include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
 #include "hook/memory/stream_end.h"
 #include "hook/submit/streams.h"
@@ -21,14 +17,12 @@ namespace {
 struct Freed {
     CUdeviceptr pointer;
     Allocation allocation;
-    CUcontext context;  // of the stream
-    CUevent event;      // null: it could not be recorded, so it counts until its context goes
+    StreamEnd end;  // without an event it counts until its context goes
 };
 
 struct FreedLater {
     std::mutex mutex;
     std::list<Freed> all;
-    bool watched = false;
 };
 
 FreedLater& freed() {
@@ -51,27 +45,13 @@ void settle_those(Over&& over) {
     for (const Freed& one : gone) settle_freed(one.pointer, one.allocation);
 }
 
-bool is_over(const Freed& one) {
+bool is_over(Freed& one) {
     const DriverVisit visit;
-    if (!visit || !one.event) return false;
+    if (!visit) return false;
     const RelaxedCapture relaxed;
-    if (!has_ended(one.event)) return false;
-    own().cuEventDestroy_v2(one.event);
+    if (!has_ended(one.end)) return false;
+    drop_end(one.end);
     return true;
-}
-
-void* watch(void*) {
-    constexpr uint64_t kFirst = 1'000'000, kMost = 100'000'000;
-    begin_own_thread("gemlet");
-    const Reentry reentry;
-    for (uint64_t wait = kFirst;; wait = std::min(2 * wait, kMost)) {
-        sleep_ns(wait);
-        settle_those(is_over);
-        std::lock_guard lock(freed().mutex);
-        if (!freed().all.empty()) continue;
-        freed().watched = false;
-        return nullptr;
-    }
 }
 
 }  // namespace
@@ -79,21 +59,32 @@ void* watch(void*) {
 void settle_freed_later(CUdeviceptr pointer, const Allocation& allocation, CUstream stream) {
     const RelaxedCapture relaxed;
     if (own().cuStreamQuery(stream) == CUDA_SUCCESS) return settle_freed(pointer, allocation);
-    Freed one{pointer, allocation, nullptr, nullptr};
-    own().cuStreamGetCtx(stream, &one.context);
-    record_end(one.event, one.context, stream);
+    CUcontext context = nullptr;
+    own().cuStreamGetCtx(stream, &context);
+    Freed one{pointer, allocation, {}};
+    record_end(one.end, context, stream);
     has_elastic(allocation.device);
-    std::lock_guard lock(freed().mutex);
-    freed().all.push_back(one);
-    if (!freed().watched) freed().watched = start_own_thread(watch, nullptr);
+    {
+        std::lock_guard lock(freed().mutex);
+        freed().all.push_back(one);
+    }
+    await_frees();
 }
 
 void refresh_freed_later() {
     settle_those(is_over);
+    std::unique_lock lock(freed().mutex);
+    const bool some_left = !freed().all.empty();
+    lock.unlock();
+    if (some_left) await_frees();
 }
 
 void forget_freed_later(CUcontext context) {
-    settle_those([=](const Freed& one) { return one.context == context || one.allocation.context == context; });
+    settle_those([=](const Freed& one) { return one.end.context == context || one.allocation.context == context; });
+}
+
+void streams_of_frees_are_gone(CUcontext context) {
+    settle_those([=](const Freed& one) { return one.end.context == context; });
 }
 
 void forget_freed_later() {

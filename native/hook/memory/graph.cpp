@@ -20,6 +20,7 @@
 #include "hook/memory/graph_devices.h"
 #include "hook/memory/graph_flights.h"
 #include "hook/memory/graph_nodes.h"
+#include "hook/memory/location.h"
 #include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
@@ -100,8 +101,8 @@ Found collect(CUgraph graph) {
         if (type == CU_GRAPH_NODE_TYPE_MEM_FREE && own().cuGraphMemFreeNodeGetParams(node, &freed) == CUDA_SUCCESS)
             found.freed.push_back(freed);
         if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && own().cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
-            p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-            found.allocated[p.poolProps.location.id].push_back({p.dptr, p.dptr + p.bytesize});
+            device_at(p.poolProps.location) >= 0)
+            found.allocated[device_at(p.poolProps.location)].push_back({p.dptr, p.dptr + p.bytesize});
     });
     return found;
 }
@@ -189,7 +190,7 @@ std::optional<uint64_t> begin_launch(GraphMemory& memory, const GraphNeed& need,
     };
     const auto cancel = [&] {
         std::lock_guard lock(memory.mutex);
-        memory.flights.end(launch, false, {});
+        memory.flights.cancel(launch);
     };
     if (!charge_growth(need.device, begin, cancel)) return std::nullopt;
     return growth;
@@ -235,6 +236,13 @@ void forget_graph_memory(CUcontext context) {
     }
 }
 
+void graph_streams_are_gone(CUcontext context) {
+    for (GraphMemory& memory : devices()) {
+        std::lock_guard lock(memory.mutex);
+        memory.flights.streams_are_gone(context);
+    }
+}
+
 struct GraphCharge::Begun {
     struct Part {
         GraphMemory* memory;
@@ -270,13 +278,18 @@ GraphCharge::GraphCharge(const void* graph, CUstream stream, bool per_thread) {
 GraphCharge::~GraphCharge() {
     if (!begun_) return;
     const GraphLaunch& launch = begun_->launch;
+    const RelaxedCapture relaxed;
     for (auto& [memory, need, growth] : begun_->parts) {
-        if (!launched_) need.left.clear();
         const Allocation left{0, launch.context, nullptr, need.device, Allocation::Kind::kOfGraph};
-        for (const CUdeviceptr pointer : need.left) gemlet::hook::remember(pointer, left);  // one before is freed
-        {
+        if (launched_) {
+            for (const CUdeviceptr pointer : need.left) gemlet::hook::remember(pointer, left);  // one before is freed
+            StreamEnd end;
+            record_end(end, launch.context, launch.stream);
             std::lock_guard lock(memory->mutex);
-            memory->flights.end(launch, launched_, need.left);
+            memory->flights.end(launch, need.left, end);
+        } else {
+            std::lock_guard lock(memory->mutex);
+            memory->flights.cancel(launch);
         }
         if (growth == 0) continue;
         graph_memory_changed(need.device);  // first, so that nobody takes the room in between

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "hook/lookup/own_calls.h"
-#include "hook/memory/stream_end.h"
-
 namespace gemlet::hook {
 
 uint64_t GraphFlights::others(const GraphLaunch& launch) const {
@@ -31,24 +29,23 @@ void GraphFlights::begin(const GraphLaunch& launch, uint64_t bytes) {
     if (flight->launch.lane != launch.lane) flight->launch.lane = nullptr;
 }
 
-void GraphFlights::end(const GraphLaunch& launch, bool succeeded, const std::vector<CUdeviceptr>& left) {
+void GraphFlights::cancel(const GraphLaunch& launch) {
     Flight* flight = find(launch.graph);
     if (!flight) return;  // its handle is another's, or its context is gone
-    --flight->launching;
-    if (succeeded) {
-        if (flight->end && flight->launch.context != launch.context) {
-            own().cuEventDestroy_v2(flight->end);
-            flight->end = nullptr;
-        }
-        const bool alone = flight->launching == 0;
-        flight->launch = launch;
-        if (!alone) flight->launch.lane = nullptr;
-        flight->left.insert(flight->left.end(), left.begin(), left.end());
-        const RelaxedCapture relaxed;
-        record_end(flight->end, launch.context, launch.stream);
-    } else if (flight->launching == 0 && !flight->end && flight->left.empty()) {
-        flights_.erase(flights_.begin() + (flight - flights_.data()));
-    }
+    if (--flight->launching == 0 && !flight->launched) flights_.erase(flights_.begin() + (flight - flights_.data()));
+}
+
+void GraphFlights::end(const GraphLaunch& launch, const std::vector<CUdeviceptr>& left, StreamEnd end) {
+    Flight* flight = find(launch.graph);
+    if (!flight) return drop_end(end);
+    const bool alone = --flight->launching == 0;
+    flight->launch = launch;
+    if (!alone) flight->launch.lane = nullptr;
+    flight->left.insert(flight->left.end(), left.begin(), left.end());
+    flight->launched = true;
+    drop_end(flight->end);
+    flight->end = end;
+    flight->over = false;
 }
 
 void GraphFlights::freed(CUdeviceptr left) {
@@ -57,9 +54,9 @@ void GraphFlights::freed(CUdeviceptr left) {
 
 void GraphFlights::forget_those_over() {
     const RelaxedCapture relaxed;
-    std::erase_if(flights_, [](const Flight& flight) {
+    std::erase_if(flights_, [](Flight& flight) {
         const bool over = is_over(flight);
-        if (over) own().cuEventDestroy_v2(flight.end);
+        if (over) drop_end(flight.end);
         return over;
     });
 }
@@ -72,6 +69,14 @@ void GraphFlights::context_is_gone(CUcontext context) {
     std::erase_if(flights_, [=](const Flight& flight) { return flight.launch.context == context; });
 }
 
+void GraphFlights::streams_are_gone(CUcontext context) {
+    for (Flight& flight : flights_) {
+        if (flight.end.context != context) continue;
+        flight.end = {};
+        flight.over = true;
+    }
+}
+
 GraphFlights::Flight* GraphFlights::find(const void* graph) {
     const auto is_its = [=](const Flight& flight) { return flight.launch.graph == graph; };
     const auto found = std::find_if(flights_.begin(), flights_.end(), is_its);
@@ -79,7 +84,7 @@ GraphFlights::Flight* GraphFlights::find(const void* graph) {
 }
 
 bool GraphFlights::is_over(const Flight& flight) {
-    return flight.launching == 0 && flight.left.empty() && flight.end && has_ended(flight.end);
+    return flight.launching == 0 && flight.left.empty() && (flight.over || has_ended(flight.end));
 }
 
 }  // namespace gemlet::hook

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hook/lookup/cuda_api.h"
+#include "hook/memory/stream_end.h"
 
 namespace gemlet::hook {
 
@@ -29,19 +30,22 @@ class GraphFlights {
     uint64_t begun() const;  // bytes of those that are being launched
 
     void begin(const GraphLaunch& launch, uint64_t bytes);
-    // After begin(). `left`: what it leaves behind, none if it did not succeed.
-    void end(const GraphLaunch& launch, bool succeeded, const std::vector<CUdeviceptr>& left);
+    // After begin(): it did not succeed; or it did, with what it leaves behind and an event behind it.
+    void cancel(const GraphLaunch& launch);
+    void end(const GraphLaunch& launch, const std::vector<CUdeviceptr>& left, StreamEnd end);
     void freed(CUdeviceptr left);
     void forget_those_over();             // asks the driver
     void handle_free(const void* graph);  // it was destroyed, perhaps before it had ended
     void context_is_gone(CUcontext context);
+    void streams_are_gone(CUcontext context);  // of a green context: what it left is still there
 
   private:
     struct Flight {
         GraphLaunch launch;
         uint64_t bytes;
         int launching = 0;
-        CUevent end = nullptr;  // null: it counts until its context is gone
+        bool launched = false, over = false;
+        StreamEnd end = {};  // without an event it counts until its context is gone
         std::vector<CUdeviceptr> left;
     };
     std::vector<Flight> flights_;

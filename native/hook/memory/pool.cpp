@@ -11,14 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "hook/link/clock.h"
 #include "hook/link/say.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
-#include "hook/lookup/own_thread.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
 #include "hook/memory/ledger.h"
+#include "hook/memory/location.h"
 #include "hook/memory/movable.h"
 #include "hook/memory/shared_growth.h"
 #include "hook/memory/size.h"
@@ -51,8 +50,8 @@ struct Pools {
     std::mutex mutex;
     std::vector<Pool*> all;
     std::vector<CUmemoryPool> shared;  // given to other devices
+    std::vector<CUmemoryPool> hosts;   // of the host's memory, which is not counted
     std::atomic<uint64_t> past{0};     // by device, a bit each: a pool grew well beyond the limit
-    std::atomic<uint32_t> ending{0};   // how often await_end() was called; 0: its thread does not run
 };
 
 Pools& pools() {
@@ -108,6 +107,8 @@ Pool* pool_of(CUmemoryPool handle, CUdevice likely) {
     if (!handle || likely < 0) return nullptr;
     std::lock_guard lock(pools().mutex);
     if (Pool* pool = find(handle)) return pool;
+    const auto& hosts = pools().hosts;
+    if (std::find(hosts.begin(), hosts.end(), handle) != hosts.end()) return nullptr;
     return add_pool(handle, device_of_pool(handle, likely));
 }
 
@@ -174,8 +175,6 @@ CUresult end_if_empty(Pool& pool) {
     return CUDA_SUCCESS;
 }
 
-void await_end();
-
 // Makes `accounted` what the driver says. `reserved` was charged in advance and becomes part of it. Holds pool.mutex.
 void settle(Pool& pool, uint64_t reserved) {
     if (pool.destroyed) end_if_empty(pool);
@@ -189,7 +188,7 @@ void settle(Pool& pool, uint64_t reserved) {
     }
     if (now < charged) give_back(pool.device, charged - now);
     pool.accounted = now;
-    if (pool.destroyed && !pool.gone && pool.live == 0) await_end();
+    if (pool.destroyed && !pool.gone && pool.live == 0) await_frees();
 }
 
 template <class Which>
@@ -204,24 +203,6 @@ void settle_all(Which&& which) {
         std::lock_guard lock(pool->mutex);
         settle(*pool, 0);
     }
-}
-
-// The last frees of a destroyed pool become complete without a call of the program's, which may never allocate again
-// while others wait for the memory. So a thread looks until it is gone.
-void* end_destroyed(void*) {
-    constexpr uint64_t kFirst = 1'000'000, kMost = 100'000'000;
-    begin_own_thread("gemlet");
-    const Reentry reentry;
-    for (uint64_t wait = kFirst;; wait = std::min(2 * wait, kMost)) {
-        sleep_ns(wait);
-        uint32_t asked = pools().ending.load();
-        settle_all([](const Pool& pool) { return pool.destroyed.load(); });  // asks again for those not gone
-        if (pools().ending.compare_exchange_strong(asked, 0)) return nullptr;
-    }
-}
-
-void await_end() {
-    if (pools().ending.fetch_add(1) == 0 && !start_own_thread(end_destroyed, nullptr)) pools().ending = 0;
 }
 
 // How much an allocation may make the pool grow, as far as the limit leaves a choice. Holds pool.mutex.
@@ -301,6 +282,20 @@ bool stays_from_now_on(CUmemoryPool handle) {
     return true;
 }
 
+// A pool that is found or made at the location.
+void note_location(CUmemoryPool handle, const CUmemLocation& location) {
+    std::lock_guard lock(pools().mutex);
+    std::erase(pools().hosts, handle);  // one that was there had the same handle
+    if (is_on_host(location)) pools().hosts.push_back(handle);
+}
+
+// Whether all that one can tell of its memory is that it lies on the device: it may as well be memory that can move.
+bool is_plain(const CUmemPoolProps& properties) {
+    return properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+           properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+           properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties.maxSize == 0 && properties.usage == 0;
+}
+
 template <class Call>
 CUresult allocate_async(CUdeviceptr* pointer, size_t size, CUstream stream, bool per_thread, Call&& call) {
     Reentry reentry;
@@ -344,6 +339,10 @@ void refresh_pools(CUdevice device) {
     settle_all([=](const Pool& pool) { return pool.device == device; });
 }
 
+void refresh_destroyed_pools() {
+    settle_all([](const Pool& pool) { return pool.destroyed.load(); });
+}
+
 void forget_pools() {
     new (&pools()) Pools;
 }
@@ -385,12 +384,26 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
     Reentry reentry;
     CUresult result = real::cuMemPoolCreate(pool, properties);
-    if (result != CUDA_SUCCESS || reentry.nested() || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return result;
+    if (result != CUDA_SUCCESS || reentry.nested()) return result;
+    note_location(*pool, properties->location);
+    const CUdevice device = device_at(properties->location);
+    if (device < 0) return result;
     std::lock_guard lock(pools().mutex);
     Pool* known = find(*pool);  // it had the handle before
-    Pool* made = known ? known : add_pool(*pool, properties->location.id);
-    made->private_to_us = properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->maxSize == 0;
+    Pool* made = known ? known : add_pool(*pool, device);
+    made->private_to_us = is_plain(*properties);
+    return result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+    CUresult result = real::cuMemGetDefaultMemPool(pool, location, type);
+    if (result == CUDA_SUCCESS) note_location(*pool, *location);
+    return result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+    CUresult result = real::cuMemGetMemPool(pool, location, type);
+    if (result == CUDA_SUCCESS) note_location(*pool, *location);
     return result;
 }
 

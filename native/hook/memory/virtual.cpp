@@ -11,6 +11,8 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
+#include "hook/memory/location.h"
+#include "hook/memory/movable.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
@@ -101,8 +103,7 @@ Physical* physical_of(Handle handle) {
 bool is_here(Handle handle, CUmemAllocationProp& properties) {
     const auto get = own().cuMemGetAllocationPropertiesFromHandle;
     const CUdevice device = current_device();
-    return device >= 0 && get && get(&properties, handle) == CUDA_SUCCESS &&
-           properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.location.id == device;
+    return device >= 0 && get && get(&properties, handle) == CUDA_SUCCESS && device_at(properties.location) == device;
 }
 
 // How much an imported handle holds on to. The driver tells nobody, but no more of it can be mapped. 0: not known.
@@ -112,7 +113,7 @@ uint64_t most_that_can_be_mapped(Handle handle, const CUmemAllocationProp& prope
     CUdeviceptr at = 0;
     if (!d.cuMemAddressReserve || !d.cuMemAddressFree || !d.cuMemGetAllocationGranularity ||
         d.cuMemGetAllocationGranularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
-        unit == 0 || real::cuDeviceTotalMem_v2(&total, properties.location.id) != CUDA_SUCCESS ||
+        unit == 0 || real::cuDeviceTotalMem_v2(&total, device_at(properties.location)) != CUDA_SUCCESS ||
         d.cuMemAddressReserve(&at, round_up(total, unit), 0, 0, 0) != CUDA_SUCCESS)
         return 0;
     uint64_t fits = 0;
@@ -140,6 +141,12 @@ bool adopt(Handle handle, CUdevice device, uint64_t bytes) {
     else
         add_handle(handle, new Physical{.bytes = bytes, .device = device});
     return true;
+}
+
+// What backs movable memory is the hook's: to the program it is memory of cuMemAlloc, which has no handle. One would
+// hold on to physical memory that is soon somebody else's.
+bool has_no_handle(CUdeviceptr address) {
+    return swap_active() && swap_find(address);
 }
 
 template <class Find, class Call>
@@ -215,10 +222,8 @@ extern "C" {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
     Reentry reentry;
-    const bool counted =
-        !reentry.nested() && properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && size < kAbsurd;
-    if (!counted) return real::cuMemCreate(handle, size, properties, flags);
-    const CUdevice device = properties->location.id;
+    const CUdevice device = reentry.nested() || !properties ? -1 : device_at(properties->location);
+    if (device < 0 || size >= kAbsurd) return real::cuMemCreate(handle, size, properties, flags);
     if (!charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = real::cuMemCreate(handle, size, properties, flags);
     if (result != CUDA_SUCCESS || !handle) {
@@ -255,7 +260,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     Reentry reentry;
     CUmemAllocationProp properties{};
     if (!find() && !reentry.nested() && is_here(handle, properties)) {  // imported, and its size was not to be had
-        if (!adopt(handle, properties.location.id, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!adopt(handle, device_at(properties.location), size)) return CUDA_ERROR_OUT_OF_MEMORY;
         find();
     }
     CUresult result = real::cuMemMap(address, size, offset, handle, flags);
@@ -285,6 +290,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+    if (has_no_handle(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = real::cuMemRetainAllocationHandle(handle, address);
     if (result != CUDA_SUCCESS || !handle) return result;
     std::lock_guard lock(memory().mutex);
@@ -308,7 +314,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     }
     CUmemAllocationProp properties{};
     if (!is_here(*handle, properties) ||
-        adopt(*handle, properties.location.id, most_that_can_be_mapped(*handle, properties)))
+        adopt(*handle, device_at(properties.location), most_that_can_be_mapped(*handle, properties)))
         return result;
     real::cuMemRelease(*handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -340,6 +346,7 @@ CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice dev
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
+    if (has_no_handle(address)) return CUDA_ERROR_INVALID_VALUE;
     return bind(
         object, -1, offset, [=] { return physical_at(address); },
         [=] { return real::cuMulticastBindAddr(object, offset, address, size, flags); });
@@ -347,6 +354,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset,
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                 CUdeviceptr address, size_t size, unsigned long long flags) {
+    if (has_no_handle(address)) return CUDA_ERROR_INVALID_VALUE;
     return bind(
         object, device, offset, [=] { return physical_at(address); },
         [=] { return real::cuMulticastBindAddr_v2(object, device, offset, address, size, flags); });
@@ -368,6 +376,7 @@ CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device,
 
 CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset, void* address,
                                    cuuint64_t size, unsigned long long flags) {
+    if (has_no_handle(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
     return bind(
         endpoint, device, offset, [=] { return physical_at(reinterpret_cast<CUdeviceptr>(address)); },
         [=] { return real::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags); });

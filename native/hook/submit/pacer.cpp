@@ -402,7 +402,7 @@ std::vector<Stream*> Pacer::streams_of(CUcontext context) {
 
 void Pacer::forget(CUcontext context) {
     const RelaxedCapture relaxed;
-    // The driver must not be asked for them any more. None is added: the caller holds the table of streams.
+    // The driver must not be asked for them any more. None is added, as nobody may use the context now.
     std::vector<std::unique_lock<std::mutex>> recordings;
     for (Stream* stream : streams_of(context)) recordings.emplace_back(stream->recording);
     const std::lock_guard lock(mutex_);

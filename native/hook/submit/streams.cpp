@@ -222,6 +222,7 @@ void context_destroying(CUcontext context) {
     std::unique_lock lock(t.mutex);
     std::erase_if(t.slots, [=](const auto& slot) { return slot.second->context.load() == context; });
     launch_state.generation.fetch_add(1, std::memory_order_release);
+    lock.unlock();  // others go on while it waits for a record
     // Its streams may be gone already, and their marks not.
     for (CUdevice ordinal = 0; ordinal < kMaxDevices; ++ordinal)
         if (Device* device = device_in_use(ordinal)) device->pacer.forget(context);

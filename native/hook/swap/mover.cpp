@@ -194,6 +194,7 @@ void forget_copies(SwapSpace& space, CUcontext context) {
     if (!m) return;
     std::lock_guard using_driver(m->using_driver);
     m->going.insert(context);
+    m->sync.context_goes(context);
     if (m->streams.context != context) return;
     ContextScope scope(context);
     if (scope.ok()) destroy_streams(*m);

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "hook/swap/context_sync.h"
 #include "hook/swap/fingerprint.h"
 #include "hook/swap/space.h"
 
@@ -23,6 +24,7 @@ struct Mover {
     std::mutex using_driver;    // held while it works, so that a context is not destroyed under it
     std::set<CUcontext> going;  // contexts that are being destroyed; with `using_driver`
     CopyStreams streams;
+    ContextSync sync;
     Fingerprinter fingerprinter;
     uint64_t retry = 0;  // rest after a refusal; doubles
     // Since when the program has neither allocated nor been told to move, and how much it had then.

@@ -37,6 +37,7 @@ CUresult attribute(void* out, CUpointer_attribute which, CUdeviceptr address, co
             return put(out, static_cast<int>(range.device));
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
             return put(out, 0);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -52,6 +53,8 @@ CUresult attribute(void* out, CUpointer_attribute which, CUdeviceptr address, co
             return put(out, static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
             return put(out, range.pool);
+        case CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL:
+            return put(out, -1);
         default:
             return CUDA_ERROR_INVALID_VALUE;  // a host pointer, tokens of peers
     }

@@ -14,6 +14,7 @@
 
 #include "futex.h"
 #include "hook/memory/movable.h"
+#include "hook/memory/stream_end.h"
 #include "hook/submit/device.h"
 #include "hook/submit/move_gate.h"
 #include "hook/swap/arena.h"
@@ -46,8 +47,8 @@ struct FreedBlock {
     const Stream* stream;  // whose order
     uint64_t thread;       // whose own stream it is, as a later thread's looks the same; 0: nobody's own
     uint32_t generation;   // of the streams: a later one may have taken its place
-    CUevent event;         // behind the free; null: the free is over
-    CUcontext event_in;    // of the stream, which may be another
+    StreamEnd end;         // behind the free, in the context of the stream, which may be another
+    bool over;             // there is nothing to ask any more
     uint64_t freed_at;
 };
 

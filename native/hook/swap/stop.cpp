@@ -1,7 +1,6 @@
 // Brings a program to a stop before its memory moves: no thread inside the gate, nothing running, no capture.
 #include <algorithm>
 
-#include "hook/lookup/own_calls.h"
 #include "hook/submit/streams.h"
 #include "hook/submit/token.h"
 #include "hook/swap/mover.h"
@@ -11,6 +10,7 @@ namespace gemlet::hook {
 namespace {
 
 constexpr uint64_t kLeaveTime = 5'000'000'000;  // for threads inside the gate, and for what they launched
+constexpr uint64_t kSyncTime = 1'000'000'000;   // for what else runs when all of that has ended
 constexpr int kDeadAfter = 5;                   // synchronisations in a row that fail: the context is dead
 
 // Waits until nothing of this process runs on the device any more. Not called during a capture.
@@ -27,11 +27,8 @@ CUresult drain(Mover& m) {
     }
     std::sort(contexts.begin(), contexts.end());
     contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
-    for (CUcontext context : contexts) {
-        ContextScope scope(context);
-        if (!scope.ok()) continue;
-        if (CUresult failed = own().cuCtxSynchronize()) return failed;
-    }
+    for (CUcontext context : contexts)
+        if (CUresult failed = m.sync.wait(context, kSyncTime)) return failed;
     return CUDA_SUCCESS;
 }
 
@@ -73,6 +70,7 @@ bool stop_program(Mover& m) {
         if (space.gate.closed() && space.stopped) return true;
     }
     if (launch_state.captures.load() != 0) return false;
+    if (m.sync.goes_on()) return false;  // it would only wait again, and its threads with it
     bool was_open = !space.gate.closed();
     // Worth waiting a moment: at the end of an iteration much of the memory may be dead. Its declaration then
     // closes the gate.

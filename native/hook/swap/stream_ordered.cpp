@@ -28,7 +28,8 @@ constexpr int kTries = 8;  // of other streams' blocks, the oldest first: if the
 
 bool is_over(const FreedBlock& block, bool wait = false) {
     RelaxedCapture relaxed;
-    return !block.event || (wait ? own().cuEventSynchronize : own().cuEventQuery)(block.event) == CUDA_SUCCESS;
+    if (block.over) return true;
+    return wait ? own().cuEventSynchronize(block.end.event) == CUDA_SUCCESS : has_ended(block.end);
 }
 
 uint64_t owner_of(const Stream& stream) {
@@ -111,7 +112,7 @@ bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> 
         lock.lock();
         // A block that cannot be given back is put aside again.
         if (over && free_block(space, going.front().start, lock) == CUDA_SUCCESS) {
-            if (going.front().event) own().cuEventDestroy_v2(going.front().event);
+            drop_end(going.front().end);
             going.pop_front();
             some = true;
         } else {
@@ -141,7 +142,10 @@ void free_blocks_are_dead(SwapSpace& space) {
 void forget_freed(SwapSpace& space, CUcontext context) {
     space.freed.remove_if([&](const FreedBlock& block) { return block.context == context; });
     for (FreedBlock& block : space.freed)
-        if (block.event_in == context) block.event = nullptr;  // a context that goes has nothing running
+        if (block.end.context == context) {  // which has nothing running any more
+            block.end = {};
+            block.over = true;
+        }
 }
 
 std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream handle,
@@ -158,7 +162,7 @@ std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes
             *pointer = block->start;
             if (Reservation* r = find_in(space, block->start); !r->pieces) r->asked = bytes;
             note_used(space, pool, block->bytes);
-            if (block->event) own().cuEventDestroy_v2(block->event);
+            drop_end(block->end);
             space.freed.erase(block);
             return CUDA_SUCCESS;
         }
@@ -185,31 +189,29 @@ std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream handle, bo
     Stream* stream = stream_for(handle, per_thread);
     if (!stream) return CUDA_ERROR_INVALID_CONTEXT;
     SwapSpace& space = *swap_space(device);
+    StreamEnd end;
+    {
+        RelaxedCapture relaxed;
+        if (CUresult failed = record_end(end, stream->context, meant(handle, per_thread))) return failed;
+    }
     std::lock_guard allocating(space.allocating);
     std::unique_lock lock(space.mutex);
     Reservation* r = find_in(space, pointer);
     const uint64_t bytes = r ? block_at(*r, pointer) : 0;
-    if (bytes == 0 || is_freed(space, pointer)) return CUDA_ERROR_INVALID_VALUE;
-    FreedBlock block{.start = pointer,
-                     .bytes = bytes,
-                     .pool = r->pool,
-                     .context = r->context,
-                     .stream = stream,
-                     .thread = owner_of(*stream),
-                     .generation = launch_state.generation.load(std::memory_order_acquire),
-                     .event = nullptr,
-                     .event_in = stream->context,
-                     .freed_at = now_ns()};
-    {
-        ContextScope scope(stream->context);
-        RelaxedCapture relaxed;
-        if (CUresult failed = own().cuEventCreate(&block.event, CU_EVENT_DISABLE_TIMING)) return failed;
-        const CUstream at = meant(handle, per_thread);
-        if (CUresult failed = own().cuEventRecord(block.event, at)) {
-            own().cuEventDestroy_v2(block.event);
-            return failed;
-        }
+    if (bytes == 0 || is_freed(space, pointer)) {
+        drop_end(end);
+        return CUDA_ERROR_INVALID_VALUE;
     }
+    const FreedBlock block{.start = pointer,
+                           .bytes = bytes,
+                           .pool = r->pool,
+                           .context = r->context,
+                           .stream = stream,
+                           .thread = owner_of(*stream),
+                           .generation = launch_state.generation.load(std::memory_order_acquire),
+                           .end = end,
+                           .over = false,
+                           .freed_at = now_ns()};
     if (block.pool) space.pools[block.pool].used -= bytes;
     space.freed.push_back(block);
     lock.unlock();

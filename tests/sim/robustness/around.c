@@ -336,6 +336,11 @@ int main(int argc, char** argv) {
             driver = dlmopen(LM_ID_NEWLM, getenv("PLUGIN"), RTLD_NOW);
             say(step, driver != NULL);
         }
+        if (!strcmp(step, "deep")) {  // a library that would rather not see what is preloaded
+            void* plugin = dlopen(getenv("PLUGIN"), RTLD_NOW | RTLD_DEEPBIND);
+            say("linked", plugin ? ((int (*)(void))dlsym(plugin, "linked"))() : -1);
+            say("looked_up", plugin ? ((int (*)(void))dlsym(plugin, "looked_up"))() : -1);
+        }
         if (!strcmp(step, "init")) say(step, (int)DRIVER(cuInit)(0));
         if (!strcmp(step, "context")) {
             CUresult result = DRIVER(cuDevicePrimaryCtxRetain)(&context, 0);

@@ -198,27 +198,81 @@ static void* launch_on(void* stream) {
     return NULL;
 }
 
+static void* destroy_context(void* other) {
+    MUST(cuCtxDestroy((CUcontext)other));
+    return NULL;
+}
+
+// The same of a stream whose context another thread destroys meanwhile, which waits for its work.
+static int beside_end_of_context(const char* whose) {
+    const int own = !strcmp(whose, "hook");
+    CUcontext other;
+    CUstream full, third;
+    CUevent event;
+    pthread_t ending;
+    MUST(cuCtxCreate(&other, NULL, 0, device));
+    MUST(cuStreamCreate(&full, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUmodule module;
+    CUfunction there, here = spin;
+    MUST(cuModuleLoadData(&module, kImage));
+    MUST(cuModuleGetFunction(&there, module, "spin"));
+    open_gate = 0;
+    MUST(cuLaunchHostFunc(full, wait_for_gate, NULL));
+    for (int i = 4; i < 1022; ++i) MUST(cuEventRecord(event, full));
+    spin = there;
+    if (own) MUST(launch(1000, full));
+    spin = here;
+    usleep(300000);
+    MUST(cuCtxSetCurrent(context));
+    pthread_create(&ending, NULL, destroy_context, other);
+    usleep(300000);
+    MUST(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
+    MUST(launch(1000, third));
+    MUST(cuStreamSynchronize(third));
+    open_gate = 1;
+    pthread_join(ending, NULL);
+    MUST(cuCtxSynchronize());
+    return 0;
+}
+
+static CUgraphExec graph_with_memory(void);
+static void* launch_graphs_on(void* stream) {
+    MUST(cuCtxSetCurrent(context));
+    CUgraphExec graph = graph_with_memory();
+    for (int i = 0; i < 30; ++i) MUST(cuGraphLaunch(graph, (CUstream)stream));
+    return NULL;
+}
+
 // A thread is in a call for a stream whose queue is full, and which goes on once this one has done something else. That
 // thread is one of the program's, or the hook's own, which marks what was launched before the queue was full.
 static int beside_full_queue(const char* what, const char* whose) {
     const int own = !strcmp(whose, "hook");
     CUstream full, other;
     CUevent event;
-    pthread_t waiting;
+    pthread_t waiting, launching;
     MUST(cuStreamCreate(&full, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     open_gate = 0;
     MUST(cuLaunchHostFunc(full, wait_for_gate, NULL));
-    for (int i = own ? 4 : 1; i < 1022; ++i) MUST(cuEventRecord(event, full));
+    const int left = !strcmp(what, "graph") ? 40 + atoi(whose) : own ? 4 : 1;
+    for (int i = left; i < 1022; ++i) MUST(cuEventRecord(event, full));
     if (own) MUST(launch(1000, full));  // timed by two events
-    if (!own) pthread_create(&waiting, NULL, launch_on, full);
+    const int launches = !own && strcmp(what, "graph");
+    if (launches) pthread_create(&waiting, NULL, launch_on, full);
     usleep(300000);
     if (!strcmp(what, "capture")) {
         CUgraph graph;
         MUST(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_GLOBAL));
         MUST(launch(1000, other));
         MUST(cuStreamEndCapture(other, &graph));
+    }
+    if (!strcmp(what, "graph")) {  // so full that either a launch waits, or what the hook does behind it
+        size_t bytes, total;
+        pthread_create(&launching, NULL, launch_graphs_on, full);
+        usleep(300000);
+        MUST(cuMemGetInfo(&bytes, &total));
     }
     if (!strcmp(what, "launch"))
         for (int i = 0; i < 600; ++i) MUST(launch(20000, other));
@@ -229,7 +283,8 @@ static int beside_full_queue(const char* what, const char* whose) {
         MUST(cuStreamDestroy(third));
     }
     open_gate = 1;
-    if (!own) pthread_join(waiting, NULL);
+    if (launches) pthread_join(waiting, NULL);
+    if (!strcmp(what, "graph")) pthread_join(launching, NULL);
     MUST(cuCtxSynchronize());
     return 0;
 }
@@ -736,7 +791,29 @@ static CUgreenCtx make_green(void) {
 }
 
 // Contexts end: their streams with work in them, or gone before. Some did not begin by a call that the hook sees.
+// Contexts end with thousands of frees that are not complete, so that the hook is at them most of the time.
+static int end_contexts_with_frees(void) {
+    enum { kFrees = 400 };
+    static CUdeviceptr freed[kFrees];
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    for (int round = 0; round < 300; ++round) {
+        CUstream stream;
+        CUmodule module;
+        MUST(cuCtxCreate(&context, NULL, 0, device));
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(cuModuleLoadData(&module, kImage));
+        MUST(cuModuleGetFunction(&spin, module, "spin"));
+        for (int i = 0; i < kFrees; ++i) MUST(cuMemAlloc(&freed[i], 1000));
+        MUST(launch(4000000, stream));
+        for (int i = 0; i < kFrees; ++i) MUST(cuMemFreeAsync(freed[i], stream));
+        MUST(cuCtxDestroy(context));
+    }
+    return 0;
+}
+
 static int end_contexts(const char* how) {
+    if (!strcmp(how, "frees")) return end_contexts_with_frees();
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
     const int is_green = !strcmp(how, "green");
@@ -1009,7 +1086,8 @@ int main(int argc, char** argv) {
         free_behind_work();
         return 0;
     }
-    if (!strcmp(mode, "beside-full-queue")) return beside_full_queue(argv[4], argv[5]);
+    if (!strcmp(mode, "beside-full-queue"))
+        return !strcmp(argv[4], "context") ? beside_end_of_context(argv[5]) : beside_full_queue(argv[4], argv[5]);
     if (!strcmp(mode, "capture-beside")) return capture_beside();
     if (!strcmp(mode, "capture-beside-default")) return capture_beside_default();
     if (!strcmp(mode, "insist")) return insist((int)seconds);

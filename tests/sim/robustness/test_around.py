@@ -387,6 +387,27 @@ def test_a_library_in_another_namespace_that_brings_the_driver(served: Served, a
     assert "running without limits" in said
 
 
+DEEP = """
+#include <dlfcn.h>
+#include <stddef.h>
+int cuMemAlloc_v2(unsigned long long*, size_t);
+static unsigned long long p;
+int linked(void) { return cuMemAlloc_v2(&p, (size_t)2 << 30); }
+int looked_up(void) {
+    return ((int (*)(unsigned long long*, size_t))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2"))(
+        &p, (size_t)2 << 30);
+}
+"""
+
+
+def test_a_library_that_prefers_what_it_brings_along(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    driver = Path(paths.sim_dir()) / "libcuda.so.1"
+    plugin = compiled_text("cc", "-shared", "-fPIC", driver, "-ldl", text=DEEP)
+    results, _ = attempt("init", "context", "deep", PLUGIN=str(plugin)).results()
+    assert results == {"init": 0, "context": 0, "linked": OUT_OF_MEMORY, "looked_up": OUT_OF_MEMORY}
+
+
 # --- calls that take memory in another way ---------------------------------------------------------------------------
 
 

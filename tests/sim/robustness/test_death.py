@@ -222,10 +222,17 @@ def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, ne
 
 
 @pytest.mark.parametrize("whose", ["program", "hook"])
-@pytest.mark.parametrize("what", ["capture", "launch", "stream"])
+@pytest.mark.parametrize("what", ["capture", "launch", "stream", "context"])
 def test_work_beside_a_queue_that_is_full(served: Served, machine: Machine, what: str, whose: str) -> None:
     """A thread, ``whose`` it is, is held up in the driver by a call of the hook's; that must hold up no other one."""
     machine.run("a", "beside-full-queue", 0, 0, what, whose)
+
+
+@pytest.mark.parametrize("room", range(4))
+def test_graphs_beside_a_queue_that_is_full(served: Served, machine: Machine, room: int) -> None:
+    """A thread launches graphs that allocate until its queue has no more ``room`` for one; others go on meanwhile."""
+    served.server.set_group("a", memory=CONTEXT + 2048 * MIB)
+    machine.run("a", "beside-full-queue", 0, 0, "graph", room)
 
 
 @pytest.mark.parametrize("neighbour", [None, "b", "urgent"])
@@ -241,7 +248,7 @@ def test_a_capture_beside_a_thread_with_a_default_stream_of_its_own(served: Serv
     machine.run("a", "capture-beside-default")
 
 
-@pytest.mark.parametrize("how", ["streams", "green", "reset", "release"])
+@pytest.mark.parametrize("how", ["streams", "green", "reset", "release", "frees"])
 def test_contexts_end(served: Served, machine: Machine, how: str) -> None:
     """The simulated driver ends a process whose hook asks about what went with them."""
     machine.run("a", "end-contexts", 0, how)

@@ -142,6 +142,17 @@ static int wrong_anywhere(void) {
     return bad;
 }
 
+static volatile int released;
+static void wait_for_release(void* unused) {
+    while (!released) usleep(1000);
+}
+
+static void* free_behind_the_full_queue(void* piece) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemFreeAsync(((Piece*)piece)->address, second));
+    return NULL;
+}
+
 // Kernels on every piece, again and again, from several threads; progress is a line each 50 ms.
 static volatile int going;
 static void* add_all(void* unused) {
@@ -314,10 +325,11 @@ int main(void) {
             int status = -1;
             waitpid(child, &status, 0);
             printf("%d\n", status);
-        } else if (!strcmp(verb, "pool")) {  // a: its most bytes
+        } else if (!strcmp(verb, "pool")) {  // a: its most bytes, b: what it is for
             CUmemPoolProps props = {0};
             props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
             props.maxSize = a;
+            props.usage = (unsigned short)b;
             props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
             printf("%d\n", cuMemPoolCreate(&pool, &props));
         } else if (!strcmp(verb, "default")) {
@@ -397,6 +409,9 @@ int main(void) {
             printf("%llu\n", (unsigned long long)p->address);
         } else if (!strcmp(verb, "attributes")) {
             attributes(p, b);
+        } else if (!strcmp(verb, "retain")) {
+            CUmemGenericAllocationHandle handle;
+            printf("%d\n", cuMemRetainAllocationHandle(&handle, (void*)p->address));
         } else if (!strcmp(verb, "ipc")) {
             CUipcMemHandle handle;
             printf("%d\n", cuIpcGetMemHandle(&handle, p->address));
@@ -410,6 +425,21 @@ int main(void) {
             printf("%d\n", r);
         } else if (!strcmp(verb, "launch")) {
             printf("%d\n", launch_spin(a * 1000));
+        } else if (!strcmp(verb, "hold")) {  // a host function waits for what comes next
+            printf("%d\n", cuLaunchHostFunc(second, wait_for_release, NULL));
+        } else if (!strcmp(verb, "brim")) {  // what is held has a queue that is full, and a thread adds a free of piece a
+            CUevent event;
+            pthread_t thread;
+            MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+            for (int i = 1; i < 1022; ++i) MUST(cuEventRecord(event, second));
+            pthread_create(&thread, NULL, free_behind_the_full_queue, p);
+            usleep(300000);
+            printf("0\n");
+        } else if (!strcmp(verb, "release")) {  // by what follows a kernel
+            CUresult r = launch_spin(a * 1000);
+            if (r == CUDA_SUCCESS) r = cuStreamSynchronize(stream);
+            released = 1;
+            printf("%d\n", r == CUDA_SUCCESS ? cuStreamSynchronize(second) : r);
         } else if (!strcmp(verb, "query")) {
             printf("%d\n", cuStreamQuery(stream));
         } else if (!strcmp(verb, "work")) {

@@ -9,6 +9,7 @@ import pytest
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
 MIB = 1 << 20
+HW_DECOMPRESS = 2  # CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS
 Make = "Callable[..., Any]"
 
 
@@ -164,16 +165,33 @@ def test_a_pool_says_what_it_has(swapping: Make) -> None:
     eventually(lambda: s.memory(a)["bytes"] == 4 * MIB)
 
 
-def test_a_pool_with_wishes_of_its_own_stays_where_it_is(swapping: Make) -> None:
+@pytest.mark.parametrize("wishes", [(64 * MIB, 0), (0, HW_DECOMPRESS)])
+def test_a_pool_with_wishes_of_its_own_stays_where_it_is(swapping: Make, wishes: tuple[int, int]) -> None:
     s = swapping(200)
     a = s.start("a")
-    a.done("pool", 64 * MIB)
+    a.done("pool", *wishes)
     a.done("allocasync", 0, 8 * MIB)
     assert s.memory(a)["bytes"] == 0
     eventually(lambda: s.device()["held"] >= CONTEXT + 8 * MIB)
     a.done("sync")
     a.done("fill", 0, 1)
     a.done("all")
+
+
+def test_a_free_behind_a_full_queue_holds_up_nobody_else(swapping: Make) -> None:
+    """The queue goes on once another thread has done what it does."""
+    s = swapping(200)
+    a = s.start("a")
+    a.done("allocasync", 0, 8 * MIB)
+    a.done("allocasync", 1, 8 * MIB)
+    a.done("sync")
+    a.done("hold")
+    a.done("brim", 1)
+    assert a.ask("address", 0) != "0"
+    a.ask("attributes", 0, 8)
+    a.done("alloc", 2, 4 * MIB)
+    a.done("allocasync", 3, 4 * MIB)
+    a.done("release", 1)
 
 
 def test_a_pool_with_memory_that_may_be_away_is_not_given_to_another_device(swapping: Make) -> None:

@@ -220,13 +220,15 @@ def test_a_capture_that_ended_with_its_context_defers_nothing(swapping: Make) ->
 
 
 def test_queries_answer_as_for_a_plain_allocation(swapping: Make) -> None:
-    plain, moving = swapping(None), swapping(200)
+    plain = swapping(None)
     size = 5 * MIB + 12345
     p = plain.start("a")
     p.done("alloc", 0, size)
     p.done("alloc", 1, 1000)
     expected = [p.ask("attributes", 0, 4096), p.ask("attributes", 1, 8)]
+    handle = p.ask("retain", 0)
     p.running.kill()
+    moving = swapping(200)
     a = moving.start("a")
     a.done("alloc", 0, size)
     a.done("alloc", 1, 1000)
@@ -241,6 +243,7 @@ def test_queries_answer_as_for_a_plain_allocation(swapping: Make) -> None:
                 for i, line in enumerate(lines)]  # fmt: skip
 
     assert without_rounding(answers()) == without_rounding(expected)
+    assert a.ask("retain", 0) == handle
     b = moving.start("b")
     b.done("alloc", 0, 198 * MIB)
     b.done("fill", 0, 1)

@@ -85,6 +85,21 @@ def test_busy_programs_share(swapping: Make) -> None:
     assert min(s.memory(p)["moved_in"] for p in programs) > 0
 
 
+def test_a_host_function_may_wait_for_a_thread_that_the_move_holds_up(swapping: Make) -> None:
+    s = swapping(250)
+    a, b = s.start("a"), s.start("b")
+    a.done("alloc", 0, 150 * MIB)
+    a.done("fill", 0, 1)
+    a.done("hold")
+    b.tell("alloc", 0, 150 * MIB)
+    time.sleep(1)  # until a's memory is to leave; if that takes longer, nothing holds it up
+    a.done("release", 1)
+    assert b.answer() == "0"
+    b.done("fill", 0, 2)
+    for program in (a, b):
+        program.done("all")
+
+
 def test_small_allocations_share_slabs_and_move(swapping: Make) -> None:
     s = swapping(100)
     a, b = s.start("a"), s.start("b")

@@ -65,6 +65,9 @@ std::optional<Attachment> attach(const unsigned char (&)[16], uint32_t, const He
     return std::nullopt;
 }
 
+bool is_started_in_group() {
+    return false;
+}
 const Destination& destination() {
     static const Destination d = [] {
         Destination made{};

@@ -32,7 +32,7 @@ struct slab {
 };
 struct pool {
     uint64_t reserved, used;
-    int destroyed, live;
+    int destroyed, live, of_host;
 };
 struct physical {
     uint64_t bytes;
@@ -45,7 +45,7 @@ struct mapping {
 static struct item items[kMaximum];
 static struct mapping mappings[64];
 static struct slab* open_slab;
-static struct pool default_pool, *pools[16] = {&default_pool};
+static struct pool default_pool, host_pool = {.of_host = 1}, *pools[16] = {&default_pool, &host_pool};
 static uint64_t slab_bytes, physical_bytes;
 static const uint64_t kShared = 64 << 20, kSharedAddress = 0x600000000000;  // of another process
 static int opens;
@@ -88,7 +88,7 @@ uint64_t fake_held(void) {
     pthread_mutex_lock(&mutex);
     uint64_t held = slab_bytes + physical_bytes + graph_memory + (opens ? kShared : 0);
     for (int i = 0; i < kMaximum; ++i) held += items[i].held;
-    for (int i = 0; i < 16; ++i) held += pools[i] ? pools[i]->reserved : 0;
+    for (int i = 0; i < 16; ++i) held += pools[i] && !pools[i]->of_host ? pools[i]->reserved : 0;
     pthread_mutex_unlock(&mutex);
     return held;
 }
@@ -216,9 +216,16 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
     int i = 0;
     while (pools[i]) ++i;
     pools[i] = calloc(1, sizeof **pools);
+    pools[i]->of_host = properties->location.type == CU_MEM_LOCATION_TYPE_HOST;
     *pool = (CUmemoryPool)pools[i];
     LEAVE(CUDA_SUCCESS);
 }
+#ifndef FAKE_OLD
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+    *pool = (CUmemoryPool)(location->type == CU_MEM_LOCATION_TYPE_HOST ? &host_pool : &default_pool);
+    return CUDA_SUCCESS;
+}
+#endif
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     ENTER(cuMemPoolDestroy)
     struct pool* pool = (struct pool*)handle;

@@ -220,6 +220,37 @@ void pools_count_what_they_reserve() {
     SAME(used(), 0);
 }
 
+void pools_of_the_host_are_not_counted() {
+    limit(64 * kMiB);
+    CUmemPoolProps properties{};
+    properties.location = {CU_MEM_LOCATION_TYPE_HOST, {0}};
+    CUmemoryPool pools[2];
+    SAME(uint64_t(cuMemPoolCreate(&pools[0], &properties)), CUDA_SUCCESS);
+    SAME(uint64_t(cuMemGetDefaultMemPool(&pools[1], &properties.location, CU_MEM_ALLOCATION_TYPE_PINNED)),
+         CUDA_SUCCESS);
+    for (CUmemoryPool pool : pools) {
+        CUdeviceptr p;
+        SAME(uint64_t(cuMemAllocFromPoolAsync(&p, 400 * kMiB, pool, nullptr)), CUDA_SUCCESS);
+        SAME(used(), fake_held());
+        SAME(used(), 0);
+        SAME(uint64_t(cuMemFreeAsync(p, nullptr)), CUDA_SUCCESS);
+    }
+}
+
+// As of devices whose memory has parts.
+void a_part_of_the_devices_memory_counts() {
+    limit(64 * kMiB);
+    CUmemAllocationProp physical{};
+    physical.location.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    physical.location.localized = {0, 1};
+    CUmemGenericAllocationHandle handle;
+    SAME(uint64_t(cuMemCreate(&handle, 40 * kMiB, &physical, 0)), CUDA_SUCCESS);
+    SAME(used(), 40 * kMiB);
+    SAME(uint64_t(cuMemCreate(&handle, 40 * kMiB, &physical, 0)), CUDA_ERROR_OUT_OF_MEMORY);
+    SAME(uint64_t(cuMemRelease(handle)), CUDA_SUCCESS);
+    SAME(used(), 0);
+}
+
 void nothing_is_charged_or_read_in_a_capture() {
     limit(64 * kMiB);
     CUdeviceptr p = 0, q;
@@ -412,6 +443,8 @@ const struct {
     CASE(small_allocations_share_slabs),
     CASE(strange_sizes_are_the_drivers_business),
     CASE(pools_count_what_they_reserve),
+    CASE(pools_of_the_host_are_not_counted),
+    CASE(a_part_of_the_devices_memory_counts),
     CASE(nothing_is_charged_or_read_in_a_capture),
     CASE(physical_memory_lives_as_long_as_it_is_mapped),
     CASE(contexts_take_their_memory_with_them),
