@@ -9,7 +9,8 @@ nested.py        requests that a model sends to others
 waits.py         which batches wait for such requests, and would for ever;  relief.py: what is run then
 faults.py        whose requests made a model raise, and share no batch with others
 served.py        the models that requests may name
-quarantine.py    which models rest, because executors died under them;  blame.py: of which batches an executor died
+quarantine.py    which models rest, because executors died under them;  blame.py: of which requests an executor died
+deaths.py        what becomes of the requests that a dead executor had
 dispatcher.py    batching, early drop and routing in explicit time;  queue.py: one of its queues
 drops.py         refuses what was dropped, some of it at a time;  soon.py: does something once in the next turn
 expectation.py   how long a batch will take, learned from those that ran

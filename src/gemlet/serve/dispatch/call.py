@@ -92,7 +92,8 @@ class Call:
     chain: of models that work on other requests and wait for this one, the last of which sent it. asker: its executor.
     parent: the number of the batch that it is of; awaited_at: what that waits for, see waits.py. about: the rest of it,
     for models that get requests one by one. spec: what its inputs were checked against. gone: nobody waits for its
-    answer, and there will be none.
+    answer, and there will be none. mark: by which blame.py knows it;
+    marks: those of what it was asked for, too.
     """
 
     model: str
@@ -110,6 +111,8 @@ class Call:
     chain: tuple[str, ...] = ()
     parent: int = 0
     awaited_at: str | int = ""
+    mark: object | None = None
+    marks: frozenset[object] = frozenset()
     asker: ReferenceType[Executor] | None = None
     id: str = ""
     trace: str = ""

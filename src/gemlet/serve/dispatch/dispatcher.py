@@ -67,8 +67,16 @@ class Waiting(Protocol):
 
     def waits(self, batch: Batch) -> bool: ...
 
-    def awaited(self, label: str, batches: Iterable[Batch], holding: Callable[[str], Iterable[Batch]]) -> bool:
-        """Whether one of these waits for what is in the queue of this model, or for a batch that does."""
+    def asked(self, request: Request) -> bool:
+        """Whether any batch asked for it."""
+        ...
+
+    def family(self, batches: Iterable[Batch]) -> Callable[[Request], bool]:
+        """Whether one of these asked for a request, or for what did."""
+        ...
+
+    def asks(self, batches: Iterable[Batch], holding: Callable[[str], Iterable[Batch]]) -> Callable[[Request], bool]:
+        """Whether one of these waits for a request, or for a batch that does."""
         ...
 
 
@@ -78,8 +86,14 @@ class _NoneWaits:
     def waits(self, _batch: Batch) -> bool:
         return False
 
-    def awaited(self, _label: str, _batches: Iterable[Batch], _holding: Callable[[str], Iterable[Batch]]) -> bool:
+    def asked(self, _request: Request) -> bool:
         return False
+
+    def family(self, _batches: Iterable[Batch]) -> Callable[[Request], bool]:
+        return lambda _request: False
+
+    def asks(self, _batches: Iterable[Batch], _holding: Callable[[str], Iterable[Batch]]) -> Callable[[Request], bool]:
+        return lambda _request: False
 
 
 @dataclass(slots=True)
@@ -98,8 +112,8 @@ class Assignment:
 class GpuLetState:
     """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now.
 
-    beside: batches that it executes although that one has not ended, which waits for what they belong to. doubted: its
-    last batch was of requests that may fail it.
+    host: what it ends with, as others of the same host do. beside: batches that it executes although that one has not
+    ended, which waits for what they belong to. doubted: its last batch was of requests that may fail it.
     """
 
     gpu: int
@@ -110,6 +124,7 @@ class GpuLetState:
     retired: bool = False
     suspended: bool = False
     doubted: bool = False
+    host: object | None = None
     beside: list[Batch] = field(default_factory=list)
 
     @property
@@ -260,6 +275,8 @@ class Dispatcher:
         model: looks at the gpu-lets that serve it only, on which another model may be more urgent; None: at all.
         """
         waiting = [model] if model is not None else [model for model in self._places if self.queues[model]]
+        if self._alone:
+            waiting.sort(key=self._turn)
         for model in waiting:  # noqa: PLR1704  the one that was asked for, or each
             for place in self._free(model):
                 if not self.queues[model]:
@@ -289,17 +306,32 @@ class Dispatcher:
     def start_beside(self, request: Request, place: Assignment, now: float) -> Batch:
         """A waiting request as a batch beside those of a gpu-let, all of which wait."""
         self.queues[request.model].remove(lambda each: each is request)
-        batch = Batch(place, [request], now)
-        place.gpu_let.beside.append(batch)
+        batch, gpu_let = Batch(place, [request], now), place.gpu_let
+        if gpu_let.running is None:
+            gpu_let.running = batch
+        else:
+            gpu_let.beside.append(batch)
         return batch
 
     def places(self, model: str) -> Sequence[Assignment]:
         """Where the plan has a model."""
         return self._places.get(model, ())
 
-    def may_meet(self, place: Assignment) -> bool:
-        """Whether it may run there beside what runs on the same device."""
-        return not self._alone or self._may_start(place)
+    def may_meet(self, place: Assignment, *, locked: bool = False) -> Callable[[Request], bool]:
+        """Which requests may run there beside what runs on the same device. ``locked``: if that waits for ever else."""
+        if not self._alone:
+            return _any
+        asked, others = self._may_start(place, locked=locked)
+        return lambda request: others or (asked is not None and asked(request))
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any model may not meet others."""
+        return bool(self._alone)
+
+    def on_device_of(self, place: Assignment) -> list[GpuLetState]:
+        """Gpu-lets."""
+        return [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
 
     def drops(self) -> list[Drop]:
         """Requests dropped since the last call."""
@@ -350,72 +382,102 @@ class Dispatcher:
             found = self._most_urgent(gpu_let)
             if found is None:
                 return None
-            batch = self._form(*found, now)
+            place, line, request = found
+            batch = self._form(place, line, now) if request is None else self._form_of(place, line, request, now)
             if batch is not None:
                 gpu_let.running = batch
                 return batch
 
-    def _most_urgent(self, gpu_let: GpuLetState) -> tuple[Assignment, Line] | None:
-        waiting = [
-            (place, line)
-            for place in gpu_let.places.values()
-            for line in self.queues[place.model].lines
-            if line.rows and (not self._alone or self._may_start(place))
-        ]
+    def _most_urgent(self, gpu_let: GpuLetState) -> tuple[Assignment, Line, Request | None] | None:
+        """Whose turn it is; a request: that one alone."""
+        waiting: list[tuple[Assignment, Line, Request | None]]
+        if self._alone:
+            waiting = [found for place in gpu_let.places.values() for found in self._that_may_start(place)]
+        else:
+            waiting = [
+                (place, line, None)
+                for place in gpu_let.places.values()
+                for line in self.queues[place.model].lines
+                if line.rows
+            ]
         if gpu_let.doubted:
-            waiting = [(place, line) for place, line in waiting if not line.doubted] or waiting
+            waiting = [found for found in waiting if not found[1].doubted] or waiting
         if len(waiting) < 2:
             return waiting[0] if waiting else None
         return min(waiting, key=lambda found: self._urgency(*found))
 
-    def _may_start(self, place: Assignment) -> bool:
-        """Whether it does not meet a suspect there that it must not meet."""
-        gpu_lets = [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
-        batches = [batch for gpu_let in gpu_lets for batch in gpu_let.batches]
-        at_work = {batch.place.model for batch in batches if not self._waits.waits(batch)}
-        by_itself = self._suspects.by_itself
-        awaited = self._waits.awaited(place.model, self._beside_suspects(), self._holding)
-        # What these wait for is met by those at work only: they would wait for ever if it had to wait for them.
-        met = at_work if awaited else {batch.place.model for batch in batches}
-        if place.model in by_itself:
+    def _that_may_start(self, place: Assignment) -> Iterator[tuple[Assignment, Line, Request | None]]:
+        """As _most_urgent(), of what does not meet a suspect there that it must not meet."""
+        lines = [line for line in self.queues[place.model].lines if line.rows]
+        if not lines:
+            return
+        asked, others = self._may_start(place)
+        for line in lines:
+            if others:
+                yield place, line, None
+            elif asked is not None and (request := next(filter(asked, line.asked), None)) is not None:
+                yield place, line, request
+
+    def _turn(self, model: str) -> tuple[bool, bool, int]:
+        """In which order models start on an executor that has just come back: it tells most of the first one."""
+        doubted = self.queues[model].doubted
+        return model not in self._suspects.by_itself, model not in self._alone, doubted.head.firsts if doubted else 0
+
+    def _may_start(self, place: Assignment, *, locked: bool = False) -> tuple[Callable[[Request], bool] | None, bool]:
+        """Which requests of a model do not meet a suspect there that they must not meet: those that were asked for by
+        what is there, and whether others. ``locked``: what is there waits for ever, unless what it waits for runs."""
+        gpu_lets = self.on_device_of(place)
+        there = [batch for gpu_let in gpu_lets for batch in gpu_let.batches]
+        by_itself, models = self._suspects.by_itself, {batch.place.model for batch in there}
+        waiting = any(
+            self.queues[model]
+            for gpu_let in gpu_lets
+            if not gpu_let.suspended  # else it could not start there yet, whatever ends
+            for model in gpu_let.places.keys() & by_itself
+        )
+        others = self._may_meet(place.model, models) and (place.model in by_itself or not waiting)
+        if others or not there:
+            return None, others
+        at_work = {batch.place.model for batch in there if not self._waits.waits(batch)}
+        if not self._may_meet(place.model, at_work):
+            return None, False
+        if place.model in by_itself and all(batch.gpu_let.host is not place.gpu_let.host for batch in there):
+            return self._waits.asked, False  # its host's end would tell as much of it as if it were the only one
+        if locked:
+            return self._waits.asks(there, self._on_devices_of), False
+        families = [self._waits.family([batch]) for batch in there if batch.place.model in by_itself]
+        families.append(self._waits.family(there))
+        return lambda request: all(family(request) for family in families), False
+
+    def _may_meet(self, model: str, met: set[str]) -> bool:
+        if model in self._suspects.by_itself:
             return not met
-        if met & by_itself or (
-            not awaited
-            and any(
-                self.queues[model]
-                for gpu_let in gpu_lets
-                if not gpu_let.suspended  # else it could not start there yet, whatever ends
-                for model in gpu_let.places.keys() & by_itself
-            )
-        ):
-            return False
-        return place.model not in self._alone or not met & self._alone
+        return not met & self._suspects.by_itself and (model not in self._alone or not met & self._alone)
 
-    def _beside_suspects(self) -> list[Batch]:
-        """What runs on devices that have suspects, which may wait for it. Whatever is asked from others can wait: there
-        may be no end of it."""
-        devices = {gpu_let.gpu for gpu_let in self.gpu_lets if not self._alone.isdisjoint(gpu_let.places)}
-        return [batch for gpu_let in self.gpu_lets if gpu_let.gpu in devices for batch in gpu_let.batches]
+    def _on_devices_of(self, model: str) -> list[Batch]:
+        """What is where this model may have to wait for it."""
+        devices = {place.gpu_let.gpu for place in self.places(model)}
+        gpu_lets = [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu in devices]
+        return [batch for gpu_let in gpu_lets for batch in gpu_let.batches]
 
-    def _holding(self, model: str) -> list[Batch]:
-        """What runs where this model waits for its turn."""
-        return [batch for place in self.places(model) for batch in place.gpu_let.batches]
-
-    def _urgency(self, place: Assignment, line: Line) -> tuple[bool, int, float]:
+    def _urgency(self, place: Assignment, line: Line, request: Request | None) -> tuple[bool, int, int, float]:
         """First what is suspect, for others wait until it has run; by priority, then by when the head must start at the
         latest."""
-        suspect = bool(line.head.together) and place.model in self._alone
-        return (
-            not suspect,
-            line.head.priority,
-            line.head.deadline - self._expect(place, line.fitting(self._planned(place))),
-        )
+        request, rows = (request, request.rows) if request else (line.head, line.fitting(self._planned(place)))
+        suspect = bool(request.together) and place.model in self._alone
+        return not suspect, request.firsts, request.priority, request.deadline - self._expect(place, rows)
 
     def _planned(self, place: Assignment) -> int:
         """Rows of a planned batch; a plan that came from elsewhere may have more than the model takes."""
         if place.model in self._alone:
             return 1
         return min(place.batch, self._max_batch(place.model))
+
+    def _form_of(self, place: Assignment, line: Line, request: Request, now: float) -> Batch:
+        """Of one request, wherever in its line it stands."""
+        line.remove(lambda each: each is request)
+        place.gpu_let.doubted = line.doubted
+        return Batch(place, [request], now)
 
     def _form(self, place: Assignment, line: Line, now: float) -> Batch | None:
         """The next batch of this line here, or None if all that waits in it is too late, or belongs to the other."""
@@ -478,3 +540,7 @@ class Dispatcher:
 
     def _margin(self, place: Assignment, head: Request) -> float:
         return min(self._expect.margin(place), MARGIN_PART * (head.deadline - head.arrived))
+
+
+def _any(_request: Request) -> bool:
+    return True

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, ref
 
 from gemlet.serve.dispatch import batch_tensors, relief
 from gemlet.serve.dispatch.answers import Answers
-from gemlet.serve.dispatch.blame import Blame, blame
 from gemlet.serve.dispatch.call import Refusal, check
+from gemlet.serve.dispatch.deaths import Deaths, asked_by
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.drops import Drops
 from gemlet.serve.dispatch.expectation import Expectation
@@ -83,6 +82,7 @@ class Engine:
         self._quarantine = Quarantine()
         self._pump_soon = Soon(self.pump)  # others may have waited for a suspect, however that ended
         self._answers = Answers(self.models, self._quarantine, clock, self._name_of, self._pump_soon)
+        self._deaths = Deaths(self._answers, self._quarantine, self.waits, clock)
         self._faults = Faults()
         self._dispatcher = Dispatcher(
             EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine, faults=self._faults,
@@ -91,7 +91,6 @@ class Engine:
         self._routes: dict[GpuLetState, Route] = {}
         self._arrived: dict[str, int] = {}
         self._ended = asyncio.Event()  # a batch of an earlier plan
-        self._blame: WeakKeyDictionary[Executor, Blame] = WeakKeyDictionary()  # that have died
         self._timer: asyncio.TimerHandle | None = None
         self._sweeping = False
         self._drops = Drops(self._refuse_dropped)
@@ -144,13 +143,15 @@ class Engine:
         self.waiting_bytes.add(label, call.nbytes)
         self._answers.in_flight += 1
         due = call.arrived + slo
-        self._enqueue(Request(label, call.arrived, due, call, rows, priority, may_be_late, call.client))
+        self._enqueue(
+            Request(label, call.arrived, due, call, rows, priority, may_be_late, call.client, asked=call.parent > 0)
+        )
 
     def ask(self, call: Call, executor: Executor) -> None:
         """As infer(), of what a model of this executor asks."""
         if not self._in_service(executor):
             self._of_loads[call] = executor
-        call.asker = ref(executor)
+        self._deaths.asked(call, executor)
         self.infer(call)
         self._refuse_of_loads()
 
@@ -238,6 +239,7 @@ class Engine:
         self._routes = {gpu_let: route for route, gpu_let in running.items()}
         for gpu_let in self._dispatcher.gpu_lets:
             route = self._routes[gpu_let] = routes(gpu_let)
+            gpu_let.host = route.executor
             gpu_let.suspended = route.executor is not None and route.executor.died.is_set()
             if route in running:  # its thread is at work: what came to it would wait for that
                 self._dispatcher.carry_on(running[route], gpu_let)
@@ -280,7 +282,7 @@ class Engine:
         for gpu_let, route in list(self._routes.items()):
             if route.executor is instead_of:
                 self._routes[gpu_let] = Route(executor, route.name)
-                gpu_let.suspended = False
+                gpu_let.host, gpu_let.suspended = executor, False
         self.pump()
 
     def _sweep(self) -> None:
@@ -313,7 +315,7 @@ class Engine:
 
     def _relieve(self) -> None:
         """Runs what batches wait for that would otherwise wait for each other."""
-        while self.waits.asked and (found := relief.next_locked(self.waits, self._dispatcher)) is not None:
+        while self.waits.total and (found := relief.next_locked(self.waits, self._dispatcher)) is not None:
             request, place = found
             if place is not None:
                 self._execute(self._dispatcher.start_beside(request, place, self._clock()))
@@ -437,9 +439,10 @@ class Engine:
             else:
                 if served.spec.by_request:
                     self.waits.began(batch)
-                if self.waits.asked:
+                if self.waits.total:
                     for request in batch.requests:
                         self.waits.moved(request.payload, batch.number)
+                self._deaths.began(batch, route.executor)
                 self._send(Work(batch, served, route.executor, route.name))
                 continue
             following += self._dispatcher.finish(batch, self._clock(), whole=False)
@@ -499,47 +502,34 @@ class Engine:
                 self._resubmit(request)
         else:
             if isinstance(error, ExecutorDied):
-                self._blame_of(work.executor)
-                self.suspend(work.executor)
+                self._died(work.executor)
             self._went_wrong(work, requests, error)
 
-    def _blame_of(self, executor: Executor) -> Blame:
-        """Of one that has died, as it was when the first of its batches came back. What its models asked is wanted by
-        nobody then."""
-        found = self._blame.get(executor)
-        if found is None:
-            running = [
-                batch
-                for gpu_let, route in self._routes.items()
-                if route.executor is executor
-                for batch in gpu_let.batches
-            ]
-            found = self._blame[executor] = blame(running, self.waits, self._quarantine)
-            for request in self._dispatcher.take_out(lambda request: _asked_by(executor, request.payload)):
+    def _died(self, executor: Executor) -> None:
+        if self._deaths.noticed(executor, lambda: self._running(executor)):
+            for request in self._dispatcher.take_out(lambda request: asked_by(executor, request.payload)):
                 self.waiting_bytes.remove(request.model, request.payload.nbytes)
-                self._orphaned(request)
-        return found
+                self._deaths.orphaned(request)
+        self.suspend(executor)
 
-    def _orphaned(self, request: Request) -> None:
-        """Who asked for it has died, and asks again when it is tried again."""
-        self._answers.forget(request)
-        if not request.payload.gone:  # what is known of it there would never go
-            request.payload.answer(Refusal("unavailable", "who asked for it has died"))
+    def _running(self, executor: Executor) -> list[Batch]:
+        on_it = [gpu_let for gpu_let, route in self._routes.items() if route.executor is executor]
+        return [batch for gpu_let in on_it for batch in gpu_let.batches]
 
     def _went_wrong(self, work: Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
             if isinstance(error, GpuLetGone | ExecutorDied):
                 if self.closing:
                     self._answers.refuse(request, Refusal("unavailable", self.closing, retry_s=1))
-                elif isinstance(error, ExecutorDied) and _asked_by(work.executor, request.payload):
+                elif isinstance(error, ExecutorDied) and asked_by(work.executor, request.payload):
                     if len(requests) > 1:
-                        self._quarantine.unclear(request.model)
-                    self._orphaned(request)
+                        self._deaths.unclear(request.model)
+                    self._deaths.orphaned(request)
                 elif isinstance(error, GpuLetGone):
                     work.batch.gpu_let.suspended = True  # for this plan and executor: it would be back at once
                     self._again(request)
                 else:
-                    self._died_under(request, work.batch, self._blame_of(work.executor))
+                    self._died_under(request, work)
             elif isinstance(error, ModelError):
                 if work.served.spec.max_batch > 1 and len(requests) == 1:  # else nothing shares batches with it
                     self._faults.failed(request.model, request.client, self._clock())
@@ -548,21 +538,14 @@ class Engine:
                 logger.error("a batch of %s failed: %s", work.served.spec.name, error, exc_info=error)
                 self._answers.refuse(request, Refusal("failed", f"{type(error).__name__}: {error}"))
 
-    def _died_under(self, request: Request, batch: Batch, blamed: Blame) -> None:
+    def _died_under(self, request: Request, work: Work) -> None:
         """An executor died, perhaps of this request."""
-        call: Call = request.payload
-        if batch not in blamed.guilty:
+        refusal = self._deaths.under(request, work.batch, work.executor)
+        if refusal is None:
             self._again(request)
             return
-        call.tries += 1
-        rest = self._quarantine.died(request.model, id(call), call.tries, self._clock(), sole=batch in blamed.sole)
-        if rest is None:
-            request.together = 1  # it goes first: until it has, its model runs alone
-            self._again(request)
-            return
-        times = f"died {call.tries} times" if call.tries > 1 else "died again"
-        message = f"the executor {times} while it ran requests for {request.model} with this one"
-        self._answers.refuse(request, Refusal("failed", message))
+        self._answers.refuse(request, refusal)
+        rest = self._quarantine.rests(request.model, self._clock())
         if rest:
             logger.error("%s", self._resting(request.model, rest))
             self._dispatcher.give_up(request.model, self._resting(request.model, rest))
@@ -593,7 +576,3 @@ class Engine:
     def _refuse_dropped(self, drop: Drop) -> None:
         self.waiting_bytes.remove(drop.request.model, drop.request.payload.nbytes)
         self._answers.refuse_dropped(drop)
-
-
-def _asked_by(executor: Executor, call: Call) -> bool:
-    return call.asker is not None and call.asker() is executor

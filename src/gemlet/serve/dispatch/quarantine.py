@@ -2,8 +2,9 @@
 
 An executor that dies does not say of what. All that it ran is suspect then, and runs *alone*: one request at a time,
 and no two suspects at once on one device. If an executor dies under a suspect, the suspect runs by *itself* after that:
-nothing else is at work on its device, but for what it asks others. What dies then dies of it, and a request that had
-its chances is condemned. What waits for others is not at work: a suspect that only they ask is tried while they wait.
+nothing else is on its device but what it asks others, and what asked for it. A request that had its chances is
+condemned if the executor can have died of nothing else (blame.py); otherwise it is tried again, first on a fresh one.
+Of several for which that did not come true, those go first that have been first less often.
 
 A model of which a request was condemned is on probation: by itself until one is answered, without a second chance for
 any. Of the second such request on it rests before that, longer each time.
@@ -50,30 +51,29 @@ class Quarantine:
         models = set(running)
         return models & self.alone or models
 
-    def died(self, model: str, request: int, tries: int, now: float, *, sole: bool) -> float | None:
+    def died(self, model: str, request: int, tries: int, now: float, *, sole: bool) -> bool:
         """An executor died under this request (any number that stays its own), for the ``tries``-th time.
 
-        sole: nothing was at work there but this request, or for it. None: the request has another try; otherwise it is
-        condemned, and the model rests for so many milliseconds.
+        sole: it can have died of nothing else, see blame.py. Whether the request is condemned; it has another try
+        otherwise.
         """
         case = self._cases.setdefault(model, _Case())
         if not sole or (tries < MAX_TRIES and not case.probation):
             case.suspected[request] = tries >= MAX_TRIES
             self._sort(model, case)
-            return None
+            return False
         if now - case.struck > FORGET_MS:
             case.strikes = 0
         case.strikes += 1
         case.struck = now
         case.probation = True
         case.suspected.pop(request, None)
-        rest = 0.0
         if case.strikes > FREE_STRIKES:
             rest = min(MAX_REST_MS, FIRST_REST_MS * 2.0 ** min(case.strikes - FREE_STRIKES - 1, 32))
             case.until = now + rest
             case.suspected.clear()
         self._sort(model, case)
-        return rest
+        return True
 
     def unclear(self, model: str) -> None:
         """An executor died under several requests of it that others had asked for, and ask again: the model runs alone

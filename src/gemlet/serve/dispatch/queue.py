@@ -22,7 +22,8 @@ class Request:
     """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own.
 
     may_be_late: it is served late rather than dropped. client: whose it is, "" if nobody knows. together: requests that
-    its batch may have at most, since a batch with it failed; 0: none did.
+    its batch may have at most, since a batch with it failed; 0: none did. firsts: executors that died under it and had
+    begun with it, which tells nothing if others were there, too. asked: a model asked for it.
     """
 
     model: str
@@ -34,20 +35,23 @@ class Request:
     may_be_late: bool = False
     client: str = ""
     together: int = 0
+    firsts: int = 0
+    asked: bool = False
 
 
-def _urgency(request: Request) -> tuple[bool, int, float]:
-    return not request.together, request.priority, request.deadline
+def _urgency(request: Request) -> tuple[bool, int, int, float]:
+    return not request.together, request.firsts, request.priority, request.deadline
 
 
 class Line:
     """``rows`` of all its requests, each of which has one at least. A new request nearly always goes to the end, so
-    adding one takes no search."""
+    adding one takes no search; nor does finding those that models asked for, of which there are few."""
 
     doubted = False
 
     def __init__(self) -> None:
         self._requests: deque[Request] = deque()
+        self._asked: dict[int, Request] = {}
         self.rows = 0
         self._first_due = inf  # no deadline of a request that may not be late is earlier
         self.looked = -inf  # when late() last looked at all
@@ -59,12 +63,19 @@ class Line:
         return iter(self._requests)
 
     @property
+    def asked(self) -> list[Request]:
+        """Those that models asked for, in the order of service."""
+        return sorted(self._asked.values(), key=_urgency)
+
+    @property
     def head(self) -> Request:
         return self._requests[0]
 
     def add(self, request: Request) -> None:
         queue = self._requests
         self.rows += request.rows
+        if request.asked:
+            self._asked[id(request)] = request
         if request.deadline < self._first_due and not request.may_be_late:
             self._first_due = request.deadline
         if not queue or _urgency(queue[-1]) <= _urgency(request):
@@ -95,6 +106,8 @@ class Line:
     def pop(self) -> Request:
         request = self._requests.popleft()
         self.rows -= request.rows
+        if request.asked:
+            del self._asked[id(request)]
         return request
 
     def remove(self, unwanted: Callable[[Request], bool]) -> Iterable[Request]:
@@ -103,6 +116,7 @@ class Line:
         if out:
             self._requests = deque(request for request in self._requests if not unwanted(request))
             self.rows = sum(request.rows for request in self._requests)
+            self._asked = {id(request): request for request in self._requests if request.asked}
         return out
 
     def to_look_at(self, now: float) -> int:
@@ -160,6 +174,11 @@ class Queue:
 
     def __iter__(self) -> Iterator[Request]:
         return chain(self.trusted, self.doubted)
+
+    @property
+    def asked(self) -> list[Request]:
+        """Those that models asked for."""
+        return [request for line in self.lines for request in line.asked]
 
     def remove(self, unwanted: Callable[[Request], bool]) -> Iterable[Request]:
         """Takes out the unwanted requests, wherever they stand."""

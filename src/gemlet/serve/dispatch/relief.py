@@ -24,29 +24,58 @@ def next_locked(waits: Waits, dispatcher: Dispatcher) -> tuple[Request, Assignme
     one.
     """
     locked = waits.locked(lambda model: _ways(dispatcher, model))
+    found = _among(waits, dispatcher, locked, wide=False)
+    return found if found is not None and found[1] is not None else _among(waits, dispatcher, locked, wide=True)
+
+
+def _among(
+    waits: Waits, dispatcher: Dispatcher, locked: Set[int], *, wide: bool
+) -> tuple[Request, Assignment | None] | None:
+    """``wide``: whatever suspects that meets that wait."""
     found: tuple[Request, Assignment | None] | None = None
-    for request in _requests(waits, dispatcher, locked):
-        for place in dispatcher.places(request.model):
-            if len(place.gpu_let.beside) >= MAX_BESIDE or not dispatcher.may_meet(place):
-                continue
-            if all(batch.place.model != request.model for batch in place.gpu_let.batches):
-                return request, place
-            if found is None or found[1] is None:
-                found = request, place
-        found = found or (request, None)
+    for requests in _requests(waits, dispatcher, locked):
+        at = dispatcher.places(requests[0].model)
+        if any(place.gpu_let.suspended for place in at):
+            continue  # it waits for that
+        places = [(place, dispatcher.may_meet(place, locked=wide)) for place in at]
+        for request in requests:
+            there = [place for place, may_meet in places if may_meet(request)]
+            if places and not there:
+                continue  # it waits for what does not wait for it
+            for place in there:
+                if len(place.gpu_let.beside) >= MAX_BESIDE:
+                    continue
+                if all(batch.place.model != request.model for batch in place.gpu_let.batches):
+                    return request, place
+                if found is None or found[1] is None:
+                    found = request, place
+            found = found or (request, None)
+            break
     return found
 
 
-def _requests(waits: Waits, dispatcher: Dispatcher, locked: Set[int]) -> Iterator[Request]:
-    """Of each queue the first one that a locked batch waits for."""
+def _requests(waits: Waits, dispatcher: Dispatcher, locked: Set[int]) -> Iterator[list[Request]]:
+    """Of each queue those that a locked batch waits for."""
     for model in waits.labels(locked):
-        yield from [request for request in dispatcher.queues.get(model, ()) if request.payload.parent in locked][:1]
+        found = [request for request in _asked(dispatcher, model) if request.payload.parent in locked]
+        if found:
+            yield found
+
+
+def _asked(dispatcher: Dispatcher, model: str) -> list[Request]:
+    queue = dispatcher.queues.get(model)
+    return queue.asked if queue is not None else []
 
 
 def _ways(dispatcher: Dispatcher, model: str) -> Ways:
     ways: Ways = []
+    waiting = _asked(dispatcher, model) if dispatcher.has_suspects else []
     for place in dispatcher.places(model):
-        # It will be free when its executor has started again, and met when what is at work on the device ends or waits.
-        comes = place.gpu_let.suspended or not dispatcher.may_meet(place)
-        ways.append([] if comes else [[batch.number for batch in place.gpu_let.batches]])
+        held = [place.gpu_let]
+        if place.gpu_let.suspended:  # it will be free when its executor has started again
+            held = []
+        elif dispatcher.has_suspects and not any(map(dispatcher.may_meet(place), waiting)):
+            # It is met when what is at work on the device ends or waits, if that waits for it, and else when it ends.
+            held = dispatcher.on_device_of(place) if any(map(dispatcher.may_meet(place, locked=True), waiting)) else []
+        ways.append([[batch.number for batch in each.batches] for each in held if each.batches])
     return ways

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.dispatch.call import Call
     from gemlet.serve.dispatch.dispatcher import Batch
+    from gemlet.serve.dispatch.queue import Request
 
 # For a label, each way to get a request of it served: the numbers of the batches, one list for each gpu-let that would
 # have to be left. An empty one is a gpu-let that is free.
@@ -30,7 +31,7 @@ class Waits:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Counter[str | int]] = {}
         self._batches: dict[int, Batch] = {}
-        self.asked = 0  # requests of batches under way that are not answered
+        self.total = 0  # requests of batches under way that are not answered
 
     def began(self, batch: Batch) -> None:
         """Its model may ask others."""
@@ -41,7 +42,7 @@ class Waits:
     def ended(self, batch: Batch) -> None:
         waiting = self._waiting.pop(batch.number, None)
         if waiting is not None:
-            self.asked -= waiting.total()
+            self.total -= waiting.total()
             del self._batches[batch.number]
 
     def moved(self, call: Call, to: str | int, now: float = 0.0) -> None:
@@ -53,13 +54,13 @@ class Waits:
         batch, waited = self._batches[call.parent], bool(waiting)
         if call.awaited_at != "":
             waiting[call.awaited_at] -= 1
-            self.asked -= 1
+            self.total -= 1
             if not waiting[call.awaited_at]:
                 del waiting[call.awaited_at]
         call.awaited_at = to
         if to != "":
             waiting[to] += 1
-            self.asked += 1
+            self.total += 1
         if waiting and not waited:
             batch.waits_since = now
         elif waited and not waiting:
@@ -69,17 +70,40 @@ class Waits:
         """Whether it waits for an answer."""
         return bool(self._waiting.get(batch.number))
 
-    def awaited(self, label: str, batches: Iterable[Batch], holding: Callable[[str], Iterable[Batch]]) -> bool:
-        """Whether one of these waits for what is in this queue, or for a batch that does. ``holding``: those that have
-        the gpu-lets of a label."""
-        look: list[str | int] = [batch.number for batch in batches]
+    def batch(self, number: int) -> Batch | None:
+        """The one under way with this number."""
+        return self._batches.get(number)
+
+    def asked(self, request: Request) -> bool:
+        """Whether a batch under way asked for it."""
+        return request.payload.parent in self._batches
+
+    def family(self, batches: Iterable[Batch]) -> Callable[[Request], bool]:
+        """Whether one of these asked for a request, or for what did."""
+        numbers = {batch.number for batch in batches if batch.number}
+
+        def asked(request: Request) -> bool:
+            look = [request.payload.parent]
+            for parent in look:  # and what is added meanwhile
+                if parent in numbers:
+                    return True
+                batch = self._batches.get(parent)
+                look += [each.payload.parent for each in batch.requests] if batch is not None else []
+            return False
+
+        return asked
+
+    def asks(self, batches: Iterable[Batch], holding: Callable[[str], Iterable[Batch]]) -> Callable[[Request], bool]:
+        """Whether one of these waits for a request, or for a batch that does. ``holding``: those for which what is in
+        the queue of a label may have to wait."""
+        look: list[str | int] = [batch.number for batch in batches if batch.number]
         known = set(look)
         for at in look:  # and what is added meanwhile
             found = self._waiting.get(at, ()) if isinstance(at, int) else [batch.number for batch in holding(at)]
-            more = set[str | int](found) - known
+            more = set[str | int](found) - known - {0}
             look += more
             known |= more
-        return label in known
+        return lambda request: request.payload.parent in known
 
     def worked(self, batch: Batch, now: float) -> float:
         """Milliseconds for which it has been under way and has waited for no answer."""

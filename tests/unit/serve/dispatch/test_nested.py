@@ -130,7 +130,7 @@ async def test_two_pipelines_on_shared_gpu_lets_do_not_wait_for_each_other():
     await bench.end(bench.running)
     assert all(not isinstance(answer, Refusal) for answer in bench.answers.values())
     assert bench.engine.in_flight == 0
-    assert bench.engine.waits.asked == 0
+    assert bench.engine.waits.total == 0
 
 
 @scenario
@@ -374,7 +374,7 @@ async def test_an_answer_that_no_message_can_have_is_an_error():
     with mock.patch.object(protocol, "MAX_NESTED", 3):
         await bench.end("b")
     assert "the answer of b has 4 bytes: expected at most 3" in bench.replied[number]
-    assert bench.engine.waits.asked == 0
+    assert bench.engine.waits.total == 0
 
 
 @scenario

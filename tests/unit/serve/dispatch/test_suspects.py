@@ -63,6 +63,8 @@ async def test_of_two_models_that_ran_when_an_executor_died_only_the_one_it_dies
     assert bench.running == ["a"]  # suspects never run together
     await bench.executor.answer()
     assert bench.running == ["b"]
+    await bench.die()  # of what a has left behind, for all that anybody knows
+    assert bench.running == ["b"]
     await bench.die()
     assert bench.answers[0] == [2.0]
     assert bench.answers[1].reason == "failed"
@@ -97,6 +99,7 @@ async def test_a_suspect_that_is_innocent_is_not_condemned_for_another():
     assert bench.running == ["a"]
     await bench.executor.answer()
     await bench.die()
+    await bench.die()
     assert bench.answers[0] == [2.0]
     assert bench.answers[1].reason == "failed"
     bench.ask("b", 3.0)
@@ -105,6 +108,38 @@ async def test_a_suspect_that_is_innocent_is_not_condemned_for_another():
     await bench.executor.answer()
     await bench.executor.answer()
     assert bench.answers[2:] == [[6.0], [8.0]]
+
+
+@scenario
+async def test_no_request_is_condemned_for_what_an_earlier_one_has_left_behind():
+    """Which ends the executor some time after its answer, when nothing but this request runs."""
+    bench = Pair()
+    bench.ask("b", 2.0)
+    await bench.die()
+    bench.ask("a", 1.0)
+    bench.executor.runs.reverse()
+    await bench.executor.answer()
+    assert bench.running == ["b"]
+    await bench.die()
+    assert bench.running == ["b"]
+    await bench.executor.answer()
+    assert bench.answers == [[4.0], [2.0]]
+
+
+@scenario
+async def test_a_suspect_that_was_not_the_first_of_its_executor_goes_first_on_the_next():
+    bench = Pair()
+    bench.ask("b", 2.0)
+    await bench.die()
+    bench.ask("a", 1.0)
+    assert bench.running == ["b", "a"]
+    await bench.die()
+    bench.ask("a", 3.0)
+    assert bench.running == ["b"]
+    while bench.running:
+        await bench.executor.answer()
+        await asyncio.sleep(0)
+    assert sorted(bench.answers) == [[2.0], [4.0], [6.0]]
 
 
 @scenario

@@ -11,13 +11,13 @@ import weakref
 
 import msgspec
 
-from gemlet.serve.dispatch.blame import blame
+from gemlet.serve.dispatch.blame import guilty, marks_of
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
 from gemlet.serve.dispatch.dispatcher import Assignment, Batch, GpuLetState
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
 from gemlet.serve.dispatch.nested import Nested
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.queue import Line, Request
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.dispatch.waits import Waits
 from gemlet.serve.execution import protocol
@@ -230,50 +230,59 @@ async def test_nothing_is_kept_of_a_dead_executor_whose_models_waited_for_others
     assert sum(len(asked) for asked in bench.nested._asked.values()) == 0
 
 
-def _batch(name, number, *parents):
-    def request(parent):
-        return Request(name, 0.0, 1e6, Call(name, [], lambda _: None, 0.0, parent=parent))
-
-    return Batch(
-        Assignment(GpuLetState(0, 0, 1.0), name, 1, 0.0, 1.0), [request(each) for each in parents], 0.0, number
-    )
-
-
-def _waits(*batches):
-    waits = Waits()
-    for batch in batches:
-        waits.began(batch)
-    return waits
-
-
-def test_a_request_is_not_blamed_alone_for_another_of_its_model_that_others_asked_for():
-    innocent, asker = _batch("b", 0, 0), _batch("c", 0, 0)
-    waits = _waits(innocent, asker)
-    killer = _batch("b", 0, asker.number)
-    waits.began(killer)
-    for waiting in innocent, asker:
-        waits.moved(Call("d", [], lambda _: None, 0.0, parent=waiting.number), "d")
-    sole = blame([innocent, asker, killer], waits, Quarantine()).sole
-    assert innocent not in sole
-    assert asker in sole
+@scenario
+async def test_a_request_is_not_condemned_for_a_model_that_dies_while_it_waits():
+    """Which may be there, too, when the request runs by itself: both need the same model."""
+    bench = Devices(["a", "b"])
+    bench.send("b")
+    bench.send("a")
+    for _ in range(12):
+        running = bench.running()
+        if "a" in running:
+            bench.ask(0, "a", "b")
+            await bench.die()
+        elif running:
+            await bench.end("b")
+    assert bench.answers[1].reason == "failed"
+    assert not isinstance(bench.answers[0], Refusal)
 
 
-def test_no_request_of_several_in_a_batch_is_blamed_alone():
-    several = _batch("a", 0, 0, 0)
-    found = blame([several], _waits(several), Quarantine())
-    assert found.guilty == [several]
-    assert found.sole == []
+def _batch(name, number, *askers):
+    def request(asker):
+        call = Call(name, [], lambda _: None, 0.0, parent=asker.number if asker else 0)
+        call.marks = marks_of(asker) if asker else frozenset()
+        return Request(name, 0.0, 1e6, call)
+
+    return Batch(Assignment(GpuLetState(0, 0, 1.0), name, 1, 0.0, 1.0), [request(each) for each in askers], 0.0, number)
 
 
-def test_who_is_to_blame_is_found_soon_also_in_long_chains_of_large_batches():
-    waits, chain = Waits(), []
-    for depth in range(16):
-        parents = [chain[-1].number] * 32 if chain else [0]
-        chain.append(_batch(f"m{depth}", 0, *parents))
-        waits.began(chain[-1])
-        if depth:
-            waits.moved(Call("m", [], lambda _: None, 0.0, parent=chain[-2].number), chain[-1].number)
-    assert blame(chain, waits, Quarantine()).sole == [chain[0]]
+def _mark_of(batch):
+    assert marks_of(batch)
+    return batch.requests[0].payload.mark
+
+
+def test_what_was_asked_for_a_request_is_of_that_and_of_those_that_it_was_asked_for():
+    outer = _batch("a", 1, None)
+    inner = _batch("b", 2, outer)
+    assert marks_of(inner) == {_mark_of(outer), _mark_of(inner)}
+    assert marks_of(_batch("b", 3, outer, inner)) == {_mark_of(outer)}
+    assert not marks_of(_batch("b", 4, outer, None))
+
+
+def test_all_that_a_dead_executor_had_is_guilty_and_who_asked_for_it():
+    quarantine, several = Quarantine(), _batch("a", 0, None, None)
+    assert guilty([several], Waits(), quarantine) == [several]
+    asker = _batch("b", 1, None)
+    asked = _batch("a", 2, asker)
+    quarantine.unclear("a")
+    assert guilty([asker, asked], Waits(), quarantine) == [asked, asker]
+
+
+def test_whose_a_batch_is_is_found_soon_also_in_long_chains_of_large_batches():
+    chain = [_batch("m", 1, None)]
+    for depth in range(2, 17):
+        chain.append(_batch("m", depth, *[chain[-1]] * 32))
+    assert marks_of(chain[-1]) >= {_mark_of(chain[0])}
 
 
 def test_a_model_of_which_several_were_asked_for_runs_alone_until_it_answers():
@@ -285,3 +294,17 @@ def test_a_model_of_which_several_were_asked_for_runs_alone_until_it_answers():
     assert quarantine.alone == {"a"}
     quarantine.ended("a", 2, ran=True)
     assert not quarantine.alone
+
+
+def test_what_models_asked_for_is_found_among_any_number_of_others():
+    line = Line()
+    asked = [Request("a", 0.0, due, asked=True) for due in (5.0, 3.0, 4.0)]
+    for request in [*asked, *(Request("a", 0.0, float(due)) for due in range(10))]:
+        line.add(request)
+    assert line.asked == [asked[1], asked[2], asked[0]]
+    line.remove(lambda request: request is asked[2])
+    assert line.asked == [asked[1], asked[0]]
+    line.late(4.5)
+    assert line.asked == [asked[0]]
+    line.take(line.rows)
+    assert line.asked == []
