@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 
@@ -171,6 +172,20 @@ def test_saving_keeps_what_was_edited_since_the_file_was_read(start_daemon, tmp_
     assert {group.name: (group.min, group.max) for group in saved.groups}["team"][0] == 0.5
     assert {group.name: group.max for group in saved.groups}["edited"] == 0.3
     assert [(user.name, user.groups) for user in saved.users] == [("ana", 4)]
+
+
+def test_what_is_saved_is_written_down_though_the_daemons_directory_is_full(start_daemon, tmp_path, monkeypatch):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+
+    def write(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gemlet.whole_file.write", write)
+    lost, kept = (daemon.call("set", group="team", limits={"min": 0.5}, save=save) for save in (False, True))
+    assert "not written down" in lost["warnings"][0]["message"]
+    assert not kept["warnings"]
 
 
 def test_save_without_a_file_is_refused_before_anything_changes(start_daemon):
