@@ -231,7 +231,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         "saved": saved,
         "mps": service.mps.look().state,
         "warnings": [
-            *_said(held, unkept),
+            *_said(held, unkept if saved is None else None),
             *(_about_memory(service, entry) if "memory" in given else []),
             *_said(request_warnings.slowdown_for_nothing(entry.spec) if "slowdown" in given else None),
         ],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import sys
 import time
 from pathlib import Path
@@ -185,11 +184,12 @@ def _spawn_detached(command: list[str], *, environment: dict[str, str], log: Pat
 
 
 def _await_ready(pipe: int, endpoint: Endpoint) -> None:
+    from gemlet.daemon.readiness import await_readable
+
     give_up = time.monotonic() + START_SECONDS
     answer = b""
     while len(answer) < len(READY):
-        ready, _, _ = select.select([pipe], [], [], max(0.0, give_up - time.monotonic()))
-        if not ready:
+        if not await_readable([pipe], give_up - time.monotonic()):
             raise DaemonError(f"the daemon did not start within {START_SECONDS:.0f} s", hint=log_tail(endpoint.log))
         chunk = os.read(pipe, len(READY))
         if not chunk:

@@ -79,13 +79,13 @@ class ConfigurationFile:
         Raises as `check_can_save`, and `ConfigError` if the file cannot be written.
         """
         path = self.check_can_save()
-        groups = {group.name: group for group in self.current.groups}
-        groups[spec.name] = spec
-        changed = replace(self.current, groups=tuple(groups.values()))
         if self._absent:
             _make_directory(path)
-            self._absent = not Path(path).exists()
-            self.load()  # it has come this moment
+        # As it is now: an edit may have been made this moment, or on another machine, where nobody saw it here.
+        there = files.load(path) if Path(path).exists() else self.current
+        groups = {group.name: group for group in there.groups}
+        groups[spec.name] = spec
+        changed = replace(there, groups=tuple(groups.values()))
         files.save(changed, path)
         self._absent = False
         self.current = changed

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import select
 import sys
 import threading
 import time
 from contextlib import suppress
+
+from gemlet.daemon.readiness import await_writable
 
 MAX_LINES = 10_000  # that wait to be written; further ones are lost
 FLUSH_S = 1.0
@@ -57,7 +58,7 @@ class LogWriter(logging.Handler):
                     try:
                         left = left[os.write(self._descriptor, left) :]
                     except BlockingIOError:
-                        select.select((), (self._descriptor,), ())
+                        await_writable(self._descriptor)
             self._lines.task_done()
 
 

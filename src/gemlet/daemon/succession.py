@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import time
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ import msgspec
 
 from gemlet.daemon.connection import Connection, connect_in_turn
 from gemlet.daemon.processes import peer_of
+from gemlet.daemon.readiness import await_readable
 from gemlet.decoding import from_json
 from gemlet.errors import DaemonError, DaemonUnreachable
 from gemlet.typed_command import command
@@ -100,7 +100,7 @@ def _send(channel: socket.socket, item: dict[str, Any], *descriptors: int) -> No
 
 def _check_there(channel: socket.socket) -> None:
     """That the successor, which was ready, has not given up since: this process may have been stopped meanwhile."""
-    if select.select([channel], [], [], 0)[0]:
+    if await_readable([channel], 0.0):
         raise DaemonError("the other daemon ended")
 
 
@@ -137,7 +137,7 @@ class Process:
 
     def ended(self, *, within: float) -> bool:
         """Waits so many seconds for it."""
-        return self._descriptor < 0 or bool(select.select([self._descriptor], [], [], within)[0])
+        return self._descriptor < 0 or bool(await_readable([self._descriptor], within))
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -221,11 +221,11 @@ def _accept(listener: socket.socket, connection: Connection) -> socket.socket:
     if elder.uid not in (0, os.getuid()):
         raise _failed("another user's process answered")
     give_up = time.monotonic() + SECONDS
-    ends: list[socket.socket | Connection] = [listener, connection]
+    ends = (listener, connection)
     while True:
-        ready, _, _ = select.select(ends, [], [], max(0.0, give_up - time.monotonic()))
-        if listener not in ready:
-            if connection in ready:
+        ready = await_readable(ends, give_up - time.monotonic())
+        if listener.fileno() not in ready:
+            if connection.fileno() in ready:
                 _refused(connection)
             raise _failed("the daemon does not answer")
         channel, _ = listener.accept()

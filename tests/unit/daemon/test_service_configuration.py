@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import time
 
@@ -144,6 +146,46 @@ def test_save(start_daemon, tmp_path):
     assert "0.5" in path.read_text()
     time.sleep(0.1)
     assert daemon.server.groups["team"]["min"] == 0.5
+
+
+class Unseen:
+    """Changes of a file that nobody has seen so far, as those that another machine makes."""
+
+    def __init__(self, path):
+        pass
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await asyncio.Event().wait()
+
+
+def test_saving_keeps_what_was_edited_since_the_file_was_read(start_daemon, tmp_path, monkeypatch):
+    monkeypatch.setattr("gemlet.config.watch.changes", Unseen)
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    path.write_text(NATIVE.format(0.2) + "[groups.edited]\nmax = 0.3\n[users.ana]\ngroups = 4\n")
+    daemon.call("set", group="team", limits={"min": 0.5}, save=True)
+    saved = files.load(path)
+    assert {group.name: (group.min, group.max) for group in saved.groups}["team"][0] == 0.5
+    assert {group.name: group.max for group in saved.groups}["edited"] == 0.3
+    assert [(user.name, user.groups) for user in saved.users] == [("ana", 4)]
+
+
+def test_what_is_saved_is_written_down_though_the_daemons_directory_is_full(start_daemon, tmp_path, monkeypatch):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+
+    def write(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gemlet.whole_file.write", write)
+    lost, kept = (daemon.call("set", group="team", limits={"min": 0.5}, save=save) for save in (False, True))
+    assert "not written down" in lost["warnings"][0]["message"]
+    assert not kept["warnings"]
 
 
 def test_save_without_a_file_is_refused_before_anything_changes(start_daemon):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from gemlet.devices.device import DeviceProcess
 from gemlet.errors import DaemonError
 from gemlet.model import GroupSpec
 from tests.unit.daemon.fakes import FakeServer
+
+BEYOND_SELECT = 1024  # descriptors
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,50 @@ def test_a_successor_that_gave_up_is_not_left_alone():
         with pytest.raises(DaemonError, match="ended"):
             succession.give(ours, server, groups=[], lock=theirs.fileno())
     assert server.running
+
+
+@pytest.fixture
+def crowded():
+    """What is opened from now on has a number that select(2) does not take, as where some hundred programs are."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < BEYOND_SELECT + 100:
+        pytest.skip("this machine allows no more descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], BEYOND_SELECT + 100), limits[1]))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        while (descriptor := os.open(os.devnull, os.O_RDONLY)) < BEYOND_SELECT:
+            opened.callback(os.close, descriptor)
+        opened.callback(os.close, descriptor)
+        yield
+
+
+@pytest.mark.usefixtures("crowded")
+def test_one_takes_over_where_there_are_many_descriptors():
+    """Once the daemon before has left, a successor that fails leaves the programs alone."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(30)
+    theirs.settimeout(30)
+    server, errors = FakeServer(), []
+
+    def hand_over():
+        try:
+            succession.give(ours, server, groups=[], lock=theirs.fileno())
+            succession.leave(ours, server)
+        except DaemonError as error:
+            errors.append(error)
+
+    elder = threading.Thread(target=hand_over)
+    elder.start()
+    with theirs, receive(theirs) as found:
+        found.commit()
+        with subprocess.Popen(["sleep", "60"]) as process, contextlib.closing(succession.Process(process.pid)) as seen:
+            assert not seen.ended(within=0.0)
+            process.kill()
+            assert seen.ended(within=60.0)
+        theirs.send(succession.DONE)
+        elder.join(60)
+    ours.close()
+    assert not errors
 
 
 class Asked(threading.Thread):

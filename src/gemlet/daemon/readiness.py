@@ -1,0 +1,34 @@
+"""Waiting until descriptors can be read or written, whatever their numbers are.
+
+select(2) takes none above 1023, and a daemon of some hundred programs has those. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+def await_readable(files: Iterable[int | HasDescriptor], seconds: float) -> set[int]:
+    """The descriptors of those that have something to read, or whose other side has ended; none after ``seconds``."""
+    return _await(files, select.POLLIN, max(0, math.ceil(seconds * 1000)))
+
+
+def await_writable(file: int | HasDescriptor) -> None:
+    """Returns when it takes something, or never will again."""
+    _await([file], select.POLLOUT, None)
+
+
+def _await(files: Iterable[int | HasDescriptor], events: int, milliseconds: int | None) -> set[int]:
+    waiting = select.poll()
+    for file in files:
+        waiting.register(file, events)
+    return {descriptor for descriptor, _ in waiting.poll(milliseconds)}
