@@ -55,9 +55,9 @@ class _GpuLet(msgspec.Struct):
     tasks: list[_Task] = []
 
 
-class _Gpu(msgspec.Struct):
+class _Gpu(msgspec.Struct, rename={"gpu_lets": "lets"}):
     index: int
-    lets: list[_GpuLet] = []
+    gpu_lets: list[_GpuLet] = []
 
 
 class _Plan(msgspec.Struct):
