@@ -168,7 +168,7 @@ class Serving:
         self._address = address
         self._where = "{}:{}".format(*address)
         self._samples: deque[Sample] = deque()
-        self._failed: tuple[float, GemletError] | None = None  # the last question, and when
+        self._failed: tuple[float, str, str | None] | None = None  # when a question did last, and how
         self._lock = threading.Lock()
 
     def answer(self) -> dict[str, Any]:
@@ -176,12 +176,12 @@ class Serving:
         with self._lock:
             now = time.monotonic()
             if self._failed is not None and now - self._failed[0] < LEAST:  # for those who waited for the same answer
-                raise self._failed[1]
+                raise GemletError(self._failed[1], hint=self._failed[2])
             if not self._samples or now - self._samples[-1].at >= LEAST:
                 try:
                     self._look(now)
                 except GemletError as error:
-                    self._failed = time.monotonic(), error
+                    self._failed = time.monotonic(), error.message, error.hint
                     raise
             last = self._samples[-1]
             return {"seconds": last.at - self._samples[0].at, "models": models(self._samples[0], last)}
@@ -212,8 +212,8 @@ class Serving:
             late.start()
             try:
                 connection.request("GET", path)
-                reply = connection.getresponse()
-                body = reply.read(MOST_BYTES)
+                with connection.getresponse() as reply:
+                    body = reply.read(MOST_BYTES)
             finally:
                 late.cancel()
         except (OSError, http.client.HTTPException) as error:
