@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -71,9 +72,19 @@ def generate(socket: str | None, *, groups: tuple[str, ...], output: Path | None
     if output is None:
         click.echo(json.dumps(content, indent=1))
         return
-    written = cdi.write_file(output, content)
+    written = write(output, content)
     names = ", ".join(answers)
     click.echo(f"{'wrote' if written else 'nothing changed in'} {output}: {names}", err=True)
+
+
+def write(output: Path, content: dict[str, Any]) -> bool:
+    """Writes the file, whole; False if it was there just so. A link stays, and so does what is no file, as /dev/null:
+    root runs this. Raises OSError.
+    """
+    if output.exists() and not output.is_file():
+        output.write_text(json.dumps(content, indent=1) + "\n")
+        return True
+    return cdi.write_file(output.resolve(), content)
 
 
 def _simulated(endpoint: address.Endpoint) -> tuple[str, str, str]:

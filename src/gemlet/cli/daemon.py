@@ -239,6 +239,9 @@ def serving_metrics(
         thread.join()
 
 
+PAGE_SECONDS = 1.0  # for the page to end with the daemon
+
+
 @contextlib.contextmanager
 def serving_page(endpoint: Endpoint, listen: str | None) -> Iterator[None]:
     """Runs `gemlet web` beside the daemon, which only shows, and leaves its link in the daemon's directory.
@@ -255,7 +258,8 @@ def serving_page(endpoint: Endpoint, listen: str | None) -> Iterator[None]:
     from gemlet.monitor.web.server import new_token
 
     token = new_token()
-    nobody = 65534 if endpoint.kind == "system" else None
+    # Who is not root, as the user of the unit for systemd, cannot become nobody.
+    nobody = 65534 if endpoint.kind == "system" and os.geteuid() == 0 else None
     try:
         _write_private(endpoint.web_link, f"http://{listen}/#{token}\n")
         page = subprocess.Popen(
@@ -289,6 +293,9 @@ def serving_page(endpoint: Endpoint, listen: str | None) -> Iterator[None]:
         finally:
             endpoint.web_link.unlink(missing_ok=True)
             page.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                page.wait(PAGE_SECONDS)
+            page.kill()  # another process of its user may have stopped it
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -35,6 +35,7 @@ VARIANTS = 4  # different tensors that take turns, so that a cache of replies he
 FASTEST = 1e6  # requests/s; above, drawing the arrivals takes longer than sending them
 SHORTEST_S = 0.01  # of --every
 INTERRUPTED = 130  # as a shell says it of Ctrl-C
+MOST_RATES = 10_000  # of a range, each of which takes a run
 LARGEST = 4 << 20  # bytes of a message above which there is one variant only
 
 
@@ -295,6 +296,8 @@ def _rates(given: Given) -> list[arrivals.Rate]:
 
 
 def _range(first: float, last: float, step: float) -> list[float]:
+    if not (last - first) / step < MOST_RATES:  # nor is what is no number
+        raise ValueError(f"{first:g}:{last:g}:{step:g} is more than {MOST_RATES} rates: expected a larger step")
     return [first + step * number for number in range(int((last - first) / step + 1e-9) + 1)]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -79,24 +81,24 @@ def command(
         raise click.UsageError("--write changes this host's limits: leave it out with --hosts")
     specs = parse_hosts(hosts) if hosts is not None else None
     serving = Serving(parse_loopback(serve)) if serve else None
+    if specs:  # what ends this process also ends its tunnels
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_IGN:  # nohup
+                continue
+            signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     others = Hosts(specs) if specs else None
-    try:
+    with contextlib.closing(others) if others else contextlib.nullcontext():
         questions = Questions(endpoints, write=write, hosts=others, serving=serving)
-        server = Server(parse_loopback(listen), questions, token)
-    except OSError as error:
-        if others:
-            others.close()
-        raise GemletError(f"{listen} cannot be used: {error.strerror}", hint="choose another --listen") from None
-    if until_eof:
-        threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
-    else:
-        click.echo(server.link)
-    try:
-        server.serve_forever()
-    finally:
-        server.server_close()
-        if others:
-            others.close()
+        try:
+            server = Server(parse_loopback(listen), questions, token)
+        except OSError as error:
+            raise GemletError(f"{listen} cannot be used: {error.strerror}", hint="choose another --listen") from None
+        with server:
+            if until_eof:
+                threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
+            else:
+                click.echo(server.link)
+            server.serve_forever()
 
 
 def _end_with_input(server: Server) -> None:

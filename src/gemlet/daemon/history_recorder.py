@@ -158,6 +158,10 @@ class Recorder:
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             return
+        except Exception as error:  # the thread goes on: without it everybody who asks would wait for ever
+            logger.exception("history: this is a defect")
+            self._failed(error)
+            return
         if self._failure is not None:
             logger.info("history: it is recorded again")
         self._failure = None

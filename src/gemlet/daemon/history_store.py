@@ -63,7 +63,7 @@ class Store:
         """Opens or makes it, of mode 0600; one that is damaged or of another format is moved aside. Raises OSError."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._connection = _open(path, max_bytes)
-        self._series: dict[Key, int] = dict(self._series_on_disk())
+        self._series: dict[Key, int] = _series(self._connection)
         self._rolled = {tier: self._last(tier) for tier in TIERS[1:]}
 
     def close(self) -> None:
@@ -102,7 +102,10 @@ class Store:
         The last one of a coarse tier may be the mean of what there is of its time.
         """
         rows = self._connection.execute(
-            f"SELECT time, data FROM {tier.table} WHERE time > ? AND time <= ? ORDER BY time", (after, until)
+            # A damaged file may have something else there than bytes.
+            f"SELECT time, coalesce(CAST(data AS BLOB), x'') FROM {tier.table} WHERE time > ? AND time <= ?"
+            " ORDER BY time",
+            (after, until),
         )
         for time, data in rows:
             try:
@@ -216,10 +219,6 @@ class Store:
             numbers = {number for (number,) in gone}
             self._series = {key: number for key, number in self._series.items() if number not in numbers}
 
-    def _series_on_disk(self) -> Iterator[tuple[Key, int]]:
-        for number, device, name in self._connection.execute("SELECT id, device, name FROM series"):
-            yield (device, name), number
-
     def _last(self, tier: Tier) -> int:
         return int(self._connection.execute(f"SELECT coalesce(max(time), 0) FROM {tier.table}").fetchone()[0])
 
@@ -227,7 +226,7 @@ class Store:
 def _open(path: Path, max_bytes: int) -> sqlite3.Connection:
     try:
         return _opened(path, max_bytes)
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: what SQLite says quotes the file
         if isinstance(error, sqlite3.OperationalError):  # locked, a full disk: the file is not to blame
             raise
         logger.warning(
@@ -262,9 +261,32 @@ def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
                 " UNIQUE (device, name))"
             )
             connection.execute(f"PRAGMA user_version = {FORMAT}")
-        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        if connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError("it is damaged")
+        _check_columns(connection)
+        _series(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _check_columns(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where a table is not the one that this module makes."""
+    tables = {tier.table: ["time", "data"] for tier in TIERS} | {"series": ["id", "device", "name", "seen"]}
+    for table, columns in tables.items():
+        if [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] != columns:
+            raise sqlite3.DatabaseError(f"its table {table} has other columns")
+
+
+def _series(connection: sqlite3.Connection) -> dict[Key, int]:
+    """The numbers of series. Raises sqlite3.DatabaseError where a name is none."""
+    found = {}
+    # As bytes: Python blames a name that is no UTF-8 on the operation, not on the file.
+    for number, *name in connection.execute("SELECT id, CAST(device AS BLOB), CAST(name AS BLOB) FROM series"):
+        try:
+            device, group = (part.decode() for part in name)
+        except (AttributeError, UnicodeDecodeError):
+            raise sqlite3.DatabaseError(f"the name of its series {number} is no text") from None
+        found[device, group] = number
+    return found

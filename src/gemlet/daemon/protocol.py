@@ -28,8 +28,10 @@ MAX_REPLY_BYTES = 16 * 1024 * 1024
 
 
 def encode_request(op: str, arguments: dict[str, Any]) -> bytes:
-    """One request as a line."""
-    return json.dumps({"v": VERSION, "op": op, **arguments}, separators=(",", ":")).encode() + b"\n"
+    """One request as a line. A word of a command line may be any bytes: a question mark is in place of each of those
+    that are no UTF-8."""
+    line = json.dumps({"v": VERSION, "op": op, **arguments}, separators=(",", ":"), ensure_ascii=False)
+    return line.encode(errors="replace") + b"\n"
 
 
 def decode_reply(line: bytes) -> Any:

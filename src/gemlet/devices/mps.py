@@ -85,7 +85,8 @@ def find_program(named: str | None, simulated_directory: str | None) -> str:
 
 def parse_pids(text: str) -> tuple[int, ...]:
     """The pids of an answer: one a line. Other lines are words for people."""
-    return tuple(int(line) for line in map(str.strip, text.splitlines()) if line.isdigit() and int(line) > 0)
+    lines = (line for line in map(str.strip, text.splitlines()) if len(line) <= LONGEST_PID)
+    return tuple(int(line) for line in lines if line.isascii() and line.isdigit() and int(line) > 0)
 
 
 def parse_server_status(text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from gemlet.config import group_fields, rules, suggest, toml_text
+from gemlet.config import group_fields, rules, suggest, text_file, toml_text
 from gemlet.config.quantities import MICROSECOND, MILLISECOND, SECOND, parse_duration
 from gemlet.config.toml_values import kind_of, one_of, read_factor
 from gemlet.errors import ConfigError, InvalidValue
@@ -154,6 +154,8 @@ def _tables(table: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _group(table: dict[str, Any]) -> tuple[GroupSpec, tuple[ProgramSpec, ...]]:
     programs = tuple(ProgramSpec(**_values(ProgramSpec(), entry)) for entry in _tables(table, "program"))
+    if any(program.leave is not None and program.leave <= program.arrive for program in programs):
+        raise InvalidValue("a program leaves before it has come: expected `leave` after `arrive`")
     name = table.pop("name", "")
     values = {
         key: _named(key, partial(group_fields.read, _known(key, GROUP_FIELDS), value)) for key, value in table.items()
@@ -167,7 +169,7 @@ def _group(table: dict[str, Any]) -> tuple[GroupSpec, tuple[ProgramSpec, ...]]:
 def load(path: Path) -> Workload:
     """The workload in a TOML file. Raises ConfigError with the file and what is wrong in it."""
     try:
-        table = toml_text.loads(path.read_text(encoding="utf-8"))
+        table = toml_text.loads(text_file.read_text(path))
         groups = tuple(_group(entry) for entry in _tables(table, "group"))
         if not groups or not any(programs for _, programs in groups):
             hint = "add --serve, if this is a demand file" if "model" in table else EXAMPLES
@@ -179,8 +181,6 @@ def load(path: Path) -> Workload:
         }
         defaults = Workload(groups=())
         return Workload(groups=groups, device=device, parameters=parameters, **_values(defaults, table))
-    except OSError as error:
-        raise ConfigError(error.strerror or str(error), path=str(path)) from error
     except InvalidValue as error:
         raise ConfigError(error.message, path=str(path), hint=error.hint or EXAMPLES) from error
     except (ValueError, TypeError, OverflowError) as error:  # also what tomllib and UTF-8 decoding raise

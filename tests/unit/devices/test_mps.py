@@ -41,6 +41,7 @@ def ended(pid: int, seconds: float = 60.0) -> bool:
         ("Cannot find MPS control daemon process\n", ()),
         ("Server 12 not found\n", ()),
         ("0\n-3\n", ()),
+        ("²\n" + "9" * 5000 + "\n12\n", (12,)),
     ],
 )
 def test_pids(text, pids):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
+import subprocess
+import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -124,3 +130,71 @@ def test_without_hosts_there_is_no_overview():
     for path in ("/api/hosts", "/api/models"):
         with pytest.raises(KeyError):
             questions.get(path, {})
+
+
+CHATTY = """#!/bin/sh
+for word; do case "$word" in -L*) forward="${word#-L}";; esac; done
+i=0; while [ $i -lt 4000 ]; do echo "channel 2: open failed: connect failed: open failed" >&2; i=$((i+1)); done
+ln -s "${forward#*:}" "${forward%%:*}"
+exec sleep 600
+"""
+
+STAYS = """#!/bin/sh
+sleep 600 &
+echo $! > "$0.pid"
+echo "kex_exchange_identification: Connection closed by remote host" >&2
+exit 255
+"""
+
+
+def play_ssh(folder, monkeypatch, program):
+    (folder / "bin").mkdir()
+    (folder / "bin/ssh").write_text(program)
+    (folder / "bin/ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("gemlet.monitor.web.hosts.EVERY", 0.1)
+    monkeypatch.setattr("gemlet.monitor.web.hosts.PATIENCE", 0.2)
+
+
+def test_an_ssh_that_says_much_still_carries(folder, hosts, monkeypatch):
+    """It says a line for each question that a host's daemon is not there to answer."""
+    play_ssh(folder, monkeypatch, CHATTY)
+    with played(folder, ["far"]):
+        found = hosts([HostSpec("far", str(folder / "far"))])
+        assert eventually(lambda: rows(found)["far"]["error"] is None)
+
+
+def test_what_an_ssh_leaves_running_holds_nobody_up(folder, hosts, monkeypatch):
+    """A connection that is shared with others (ControlPersist) keeps the end of stderr."""
+    play_ssh(folder, monkeypatch, STAYS)
+    found = hosts([HostSpec("far", "/run/gemlet")])
+    try:
+        said = "ssh: kex_exchange_identification: Connection closed by remote host"
+        assert eventually(lambda: rows(found)["far"]["error"] == said)
+        found.close()
+    finally:
+        os.kill(int((folder / "bin/ssh.pid").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_no_signal_leaves_tunnels_behind(folder, monkeypatch, number):
+    play_ssh(folder, monkeypatch, SSH.replace("exec sleep", 'echo $$ > "$0.pid"; exec sleep'))
+    words = [sys.executable, "-m", "gemlet", "web", "--listen", "127.0.0.1:0", "--hosts", "far:/run/gemlet"]
+    pid = folder / "bin/ssh.pid"
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(folder)}) as page:
+        try:
+            assert page.stdout is not None
+            address, _, token = page.stdout.readline().strip().partition("/#")
+            question = urllib.request.Request(f"{address}/api/hosts", headers={"Authorization": f"Bearer {token}"})
+            urllib.request.urlopen(question, timeout=60).close()
+            eventually(lambda: pid.exists() and pid.read_text().strip())
+            tunnel = os.pidfd_open(int(pid.read_text()))
+            page.send_signal(number)
+            assert page.wait(60) == {signal.SIGINT: 130}.get(number, 128 + number)
+            assert select.select([tunnel], [], [], 60)[0], "its ssh goes on"
+            assert not list(folder.glob("gemlet-web-*"))
+        finally:
+            page.kill()
+            if pid.exists():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid.read_text()), signal.SIGKILL)

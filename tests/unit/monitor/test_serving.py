@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -126,3 +127,78 @@ def test_a_server_is_asked_when_the_page_asks(server, monkeypatch):
 def test_no_server():
     with pytest.raises(GemletError, match=r"gemlet serve does not answer at 127\.0\.0\.1:1"):
         Serving(("127.0.0.1", 1)).answer()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "plan"),
+    [
+        ("<html>", "<html>"),
+        (text(1, 0, 0, {}), "[1, 2]"),
+        (text(1, 0, 0, {}), '{"gpus": 7}'),
+        (text(1, 0, 0, {}), '{"gpus": [{"lets": [{"tasks": [{"model": "m"}]}]}]}'),
+        (text(1, 0, 0, {}), '{"gpus": [{"index": 0, "lets": [{"sm": NaN, "tasks": [{"model": "m"}]}]}]}'),
+        (text(1, 0, 0, {}), "[" * 100_000),
+        (text("x", 0, 0, {}), "{}"),
+        (text("nan", 0, 0, {}), "{}"),
+        (text(1, 0, 0, {"often": 1}), "{}"),
+    ],
+)
+def test_what_answers_there_may_be_no_server(server, metrics, plan):
+    server.answers.update({"/metrics": metrics, "/v2/plan": plan})
+    with pytest.raises(GemletError, match="gemlet serve"):
+        Serving(server.server_address).answer()
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        "gemlet_serve_queue{" + "a" * 1_000_000 + "} 1\n",
+        'gemlet_serve_queue{model="' + 'a\\"' * 300_000 + "} 1\n",
+        "\n".join(f'gemlet_serve_queue{{model="m{number}",version="1"}} 1' for number in range(40_000)),
+    ],
+    ids=["a long label", "a text without an end", "many models"],
+)
+def test_the_time_to_read_grows_with_the_length(metrics):
+    began = time.process_time()
+    models(Sample(0.0, {}, {}), Sample(1.0, read(metrics), {}))
+    assert time.process_time() - began < 30  # it was hours
+
+
+def test_a_server_that_takes_its_time_keeps_nobody_else(monkeypatch):
+    monkeypatch.setattr(serving, "SECONDS", 0.5)
+    end = threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            while not end.wait(0.05):
+                self.wfile.write(b"a")
+
+        def log_message(self, *_):
+            pass
+
+    slow = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    thread = threading.Thread(target=slow.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        asks = Serving(slow.server_address)
+        said = []
+
+        def ask():
+            try:
+                asks.answer()
+            except GemletError as error:
+                said.append(str(error))
+
+        several = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+        for each in several:
+            each.start()
+        for each in several:
+            each.join(60)
+        assert len(said) == len(several)
+    finally:
+        end.set()
+        slow.shutdown()
+        thread.join()
+        slow.server_close()

@@ -85,6 +85,8 @@ def test_there_are_examples():
         ("[[group]]\nname='a'\n[[group.program]]\nwork=5", "work: expected a duration with a unit, found 5"),
         ("[[group]]\nname='a'\n[[group.program]]\nrate='50%'", "rate: expected a positive number, found a text"),
         ("[[group]]\nname='a'\n[[group.program]]\nwork='5 parsecs'", "not a duration"),
+        ("[[group]]\nname='a'\n[[group.program]]\narrive='2s'\nleave='2s'", "leaves before it has come"),
+        ("[[group]]\nname='a'\n[[group.program]]\nleave='0s'", "leaves before it has come"),
         ("[[group]]\nname='a'\nmin='lots'\n[[group.program]]", "not a share"),
         ("[[group]]\nname='a'\nmax='150%'\n[[group.program]]", "'150%' is more than the whole device"),
         ("[[group]]\nname='a'\nmin=0.5\nmax=0.4\n[[group.program]]", "group 'a': min 50% is more than max 40%"),
@@ -101,6 +103,11 @@ def test_a_wrong_workload_says_what_is_wrong(tmp_path, text, complaint):
         load(file)
     assert complaint in error.value.message
     assert str(file) in str(error.value)
+
+
+def test_a_workload_without_an_end_is_refused():
+    with pytest.raises(ConfigError, match="larger than"):
+        load(Path("/dev/zero"))
 
 
 def test_a_group_says_what_it_says_in_a_configuration(tmp_path):

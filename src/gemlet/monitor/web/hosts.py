@@ -7,6 +7,7 @@ in there. Nothing is asked that changes anything. Hosts are asked while somebody
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -30,6 +31,7 @@ LOOKED = 30.0  # seconds for which somebody who asked is taken to look
 PATIENCE = 5.0  # seconds for an answer
 AT_A_TIME = 16
 MOST = 1000  # hosts
+LAST_WORDS = 4000  # bytes of what an ssh says that are kept
 SSH = ("-N", "-T", "-oBatchMode=yes", "-oExitOnForwardFailure=yes", "-oServerAliveInterval=15", "-oConnectTimeout=10")
 
 
@@ -67,6 +69,7 @@ class _Host:
     spec: HostSpec
     endpoint: Endpoint
     tunnel: subprocess.Popen[bytes] | None = None
+    words: bytes = b""  # the last ones of its ssh
     said: dict[str, Any] | None = None  # summary of its last status
     seen: float | None = None  # seconds since 1970
     error: str | None = "not asked so far"
@@ -134,6 +137,7 @@ class Hosts:
     def _ask(self, host: _Host) -> None:
         with host.busy:
             try:
+                self._hear(host)
                 self._connect(host)
                 with connect([host.endpoint], timeout=PATIENCE) as daemon:
                     host.said = summary(read_status(daemon))
@@ -156,6 +160,8 @@ class Hosts:
             )
         except FileNotFoundError:
             raise DaemonUnreachable("ssh is not installed", hint="install OpenSSH's client") from None
+        assert host.tunnel.stderr is not None
+        os.set_blocking(host.tunnel.stderr.fileno(), False)
         end = time.monotonic() + PATIENCE
         while (
             not host.endpoint.api.exists() and host.tunnel.poll() is None and time.monotonic() < end and not self._end
@@ -166,10 +172,23 @@ class Hosts:
         """The last words of an ssh that has ended."""
         if host.tunnel is None or host.tunnel.poll() is None or host.tunnel.stderr is None:
             return None
-        words = host.tunnel.stderr.read(4000).decode(errors="replace").strip().splitlines()
+        self._hear(host)
+        words = host.words.decode(errors="replace").strip().splitlines()
         host.tunnel.stderr.close()
-        host.tunnel = None
+        host.tunnel, host.words = None, b""
         return f"ssh: {words[-1]}" if words else "ssh has ended"
+
+    def _hear(self, host: _Host) -> None:
+        """Takes what its ssh has said so far, and does not wait for more.
+
+        An ssh says a line for each connection that the host's daemon does not take, and carries nothing while the pipe
+        is full. One that shares its connection (ControlPersist) leaves behind a process that never closes the pipe.
+        """
+        if host.tunnel is None or host.tunnel.stderr is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while said := os.read(host.tunnel.stderr.fileno(), 65536):
+                host.words = (host.words + said)[-LAST_WORDS:]
 
 
 def summary(status: Status) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from gemlet.serve.profiles.surface import Point, Surface
 SCHEMA = 1
 Origin = Literal["measured", "modelled", "imported"]
 RESOURCES = ("dram", "l2", "compute")
+MOST = 1e6  # of a variation and a sensitivity: their squares and products stay numbers
 
 
 class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,12 +176,14 @@ def _check_model(name: str, model: ModelProfile) -> str | None:
         return f"model {name!r}: {error}"
     if min(model.weights_mib, model.activation_mib, model.variation) < 0:
         return f"model {name!r}: memory and variation cannot be negative"
-    if model.sensitivity.beside < 0 or model.pressure.beside:
-        return f"model {name!r}: `beside` belongs to the sensitivity, and is not negative"
+    if model.variation > MOST:
+        return f"model {name!r}: variation is {model.variation:g}, more than {MOST:g}"
+    if not 0 <= model.sensitivity.beside <= MOST or model.pressure.beside:
+        return f"model {name!r}: `beside` belongs to the sensitivity, and is between 0 and {MOST:g}"
     for what, vector in (("sensitivity", model.sensitivity), ("pressure", model.pressure)):
         for resource in RESOURCES:
             value = getattr(vector, resource)
-            if value < 0 or (what == "pressure" and value > 1):
+            if not 0 <= value <= (1 if what == "pressure" else MOST):
                 return f"model {name!r}: {what} to {resource} is {value:g}"
     return None
 
