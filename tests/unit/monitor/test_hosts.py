@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from gemlet.errors import InvalidValue
+from gemlet.monitor.web import hosts as hosts_module
 from gemlet.monitor.web.hosts import Hosts, HostSpec, parse_hosts
 from gemlet.monitor.web.questions import Questions
 from tests.played_hosts import SILENT, played
@@ -174,6 +177,26 @@ def test_what_an_ssh_leaves_running_holds_nobody_up(folder, hosts, monkeypatch):
         found.close()
     finally:
         os.kill(int((folder / "bin/ssh.pid").read_text()), signal.SIGKILL)
+
+
+def test_a_tunnel_that_is_just_begun_ends_with_the_others(folder, hosts, monkeypatch):
+    """On a busy machine an ssh runs before it is known that it does."""
+    play_ssh(folder, monkeypatch, SSH)
+    begun, started = [], threading.Event()
+
+    def start_slowly(command):
+        begun.append(begin(command))
+        started.set()
+        time.sleep(0.3)
+        return begun[0]
+
+    begin = hosts_module._start
+    monkeypatch.setattr(hosts_module, "_start", start_slowly)
+    found = hosts([HostSpec("far", "/run/gemlet")])
+    found.overview()
+    assert started.wait(60)
+    found.close()
+    assert begun[0].poll() is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -88,6 +88,7 @@ class Hosts:
             self._hosts[spec.name] = _Host(spec, Endpoint(directory, "explicit"))
         self._looked = 0.0
         self._wake, self._end = threading.Event(), False
+        self._starts = threading.Lock()  # a tunnel, which is begun before the end and known to it, or not begun
         self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="hosts")
         threading.Thread(target=self._run, name="hosts", daemon=True).start()
 
@@ -109,7 +110,8 @@ class Hosts:
 
     def close(self) -> None:
         """Ends what was started."""
-        self._end = True
+        with self._starts:
+            self._end = True
         self._wake.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         for host in self._hosts.values():
@@ -151,15 +153,10 @@ class Hosts:
         host.endpoint.directory.mkdir(mode=0o700, exist_ok=True)
         host.endpoint.api.unlink(missing_ok=True)
         forward = f"-L{host.endpoint.api}:{host.spec.directory}/{host.endpoint.api.name}"
-        try:
-            host.tunnel = subprocess.Popen(
-                ["ssh", *SSH, forward, "--", host.spec.name],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-        except FileNotFoundError:
-            raise DaemonUnreachable("ssh is not installed", hint="install OpenSSH's client") from None
+        with self._starts:
+            if self._end:
+                raise DaemonUnreachable("nobody asks any more")
+            host.tunnel = _start(["ssh", *SSH, forward, "--", host.spec.name])
         assert host.tunnel.stderr is not None
         os.set_blocking(host.tunnel.stderr.fileno(), False)
         end = time.monotonic() + PATIENCE
@@ -189,6 +186,13 @@ class Hosts:
         with contextlib.suppress(BlockingIOError):
             while said := os.read(host.tunnel.stderr.fileno(), 65536):
                 host.words = (host.words + said)[-LAST_WORDS:]
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    except FileNotFoundError:
+        raise DaemonUnreachable("ssh is not installed", hint="install OpenSSH's client") from None
 
 
 def summary(status: Status) -> dict[str, Any]:
