@@ -172,12 +172,15 @@ struct alignas(64) ClientPage {
     // Written by the daemon: its turn ends after so many submissions, for its peers wait for no more; 0: for no such
     // reason.
     std::atomic<uint32_t> submissions;
-    uint32_t reserved1[2];
+    // Written by the daemon: 1: others wait for it, or will, so this one listens for the daemon while it runs, too.
+    std::atomic<uint32_t> listens;
+    uint32_t reserved1;
 };
 
-// A daemon that lives tells those who wait so ten times a second. Where one has not been heard for `kSilence`, it is
-// stopped, or starved, or dead, and its clients keep to what was agreed before: each runs in its own part of every
-// period of the clock, which all of them share. The first number is what nobody waits for longer, a period included.
+// A daemon that lives tells those who wait, and those beside whom they do, so ten times a second. Where one has not
+// been heard for `kSilence`, it is stopped, or starved, or dead, and its clients keep to what was agreed before: each
+// runs in its own part of every period of the clock, which all of them share. The first number is what nobody waits
+// for longer, a period included.
 inline constexpr uint64_t kHeardEvery = 100'000'000;
 inline constexpr uint64_t kSilence = 400'000'000;
 inline constexpr uint64_t kAgreedPeriod = 100'000'000;

@@ -18,10 +18,15 @@ bool is_active(const Attachment& a) {
     return std::strcmp(a.state, "idle") != 0;
 }
 
-// One whose threads may wait now, or may begin to without a word to the daemon. Others do not listen.
-bool listens(const Attachment& a) {
-    if (a.movable && a.movable->room_for != 0) return true;
+// One whose threads may wait now, or may begin to without a word to the daemon.
+bool may_wait(const Attachment& a) {
     return is_active(a) && (!a.holds || a.bounded || std::strcmp(a.state, "runs") != 0);
+}
+
+// Others do not listen, unless one of these is there: it would keep to its part beside them while the daemon is
+// silent, and they would have the rest and much of that part.
+bool listens(const Attachment& a) {
+    return may_wait(a) || (a.movable && a.movable->room_for != 0);
 }
 
 struct Terms {
@@ -36,12 +41,13 @@ uint32_t in_parts(double share) {
 // True if somebody listens.
 bool agree_on(Device& device, Nanoseconds now) {
     if (device.attachments.empty()) return false;
-    bool listened = false;
+    bool listened = false, divided = false;
     std::map<std::string, Terms> groups;
     std::map<ClientId, Attachment*> by_age;  // so that a part stays where it was while the clients are the same
     for (auto& [id, a] : device.attachments) {
         groups[a->client->group].active += is_active(*a);
         listened = listened || listens(*a);
+        divided = divided || may_wait(*a);
         by_age.emplace(id, a.get());
     }
     double total = 0;
@@ -64,6 +70,7 @@ bool agree_on(Device& device, Nanoseconds now) {
         const uint32_t first = std::min(in_parts(begin), wire::kAgreedParts - 1);
         a->page->agreed.store(wire::agreed_word(first, std::max(in_parts(to), first + 1)), std::memory_order_relaxed);
         a->page->heard_ns.store(uint64_t(now), std::memory_order_release);
+        a->page->listens.store(divided ? 1 : 0, std::memory_order_release);
     }
     return listened;
 }

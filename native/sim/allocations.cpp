@@ -29,7 +29,7 @@ CUdeviceptr allocate_device(CUcontext context, uint64_t bytes) {
     range.bytes = bytes;
     range.place = Place::kDevice;
     range.device = static_cast<int>(context->device->index());
-    range.context = context;
+    range.context = owner_of(context);
     range.backing = piece.backing;
     range.backing_offset = piece.backing_offset;
     Addresses::get().add(std::move(range));

@@ -39,6 +39,36 @@ Primary& primary_of(CUdevice device) {
     return (*primaries)[static_cast<size_t>(device)];
 }
 
+CUcontext make(Device& device, unsigned flags, std::shared_ptr<Lane> lane, int multiprocessors) {
+    CUcontext context = HandlePool<CUctx_st>::make();  // as the one before left it
+    context->device = &device;
+    context->flags = flags;
+    context->id = next_context_id++;
+    context->lane = std::move(lane);
+    context->streams.clear();
+    context->leaving.clear();
+    context->per_thread.clear();
+    context->limits.clear();
+    context->peers.clear();
+    context->primary = false;
+    context->owner = nullptr;
+    context->as_green = nullptr;
+    context->greens.clear();
+    context->multiprocessors = multiprocessors;
+    created(context, Tag::kContext);
+    context->legacy = create_stream(context, CU_STREAM_DEFAULT, 0);
+    return context;
+}
+
+void destroy_streams(CUcontext context) {
+    try {
+        synchronize_context(context);
+    } catch (const Failure&) {  // a lost device: nothing more will happen on it
+    }
+    std::vector<CUstream> streams(context->streams.begin(), context->streams.end());
+    for (CUstream stream : streams) destroy_stream(stream);
+}
+
 }  // namespace
 
 CUcontext current_context() {
@@ -89,38 +119,49 @@ CUcontext create_context(CUdevice ordinal, unsigned flags, unsigned api_version,
         device.release(device.profile().context_bytes);
         fail(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    CUcontext context = HandlePool<CUctx_st>::make();
-    context->device = &device;
-    context->flags = flags;
-    context->id = next_context_id++;
+    CUcontext context =
+        make(device, flags, std::make_shared<Lane>(Lane{&device, channel, {}}), share.multiprocessors);
     context->api_version = api_version;
-    context->lane = std::make_shared<Lane>(Lane{&device, channel, {}});
-    context->streams.clear();
-    context->leaving.clear();
-    context->per_thread.clear();
-    context->limits.clear();
-    context->peers.clear();
-    context->primary = false;
-    context->multiprocessors = share.multiprocessors;
-    created(context, Tag::kContext);
-    context->legacy = create_stream(context, CU_STREAM_DEFAULT, 0);
     mps_context_opened(device);
     return context;
 }
 
 void destroy_context(CUcontext context) {
-    try {
-        synchronize_context(context);
-    } catch (const Failure&) {  // a lost device: nothing more will happen on it
-    }
-    std::vector<CUstream> streams(context->streams.begin(), context->streams.end());
-    for (CUstream stream : streams) destroy_stream(stream);
+    const std::vector<CUcontext> greens(context->greens.begin(), context->greens.end());
+    for (CUcontext green : greens) destroy_green(green);
+    destroy_streams(context);
     release_memory_of(context);
     context->device->close_channel(context->lane->channel);
     context->device->release(context->device->profile().context_bytes);
     mps_context_closed(*context->device);
     stack.erase(context);
     HandlePool<CUctx_st>::drop(context);
+}
+
+CUcontext create_green(CUdevice device, CUgreenCtx handle, int multiprocessors) {
+    CUcontext primary = primary_state(device).context;
+    CUcontext context = make(*primary->device, primary->flags, primary->lane, multiprocessors);
+    context->api_version = primary->api_version;
+    context->limits = primary->limits;
+    context->owner = primary;
+    context->as_green = handle;
+    const std::lock_guard guard(primary->mutex);
+    primary->greens.insert(context);
+    return context;
+}
+
+void destroy_green(CUcontext context) {
+    {
+        const std::lock_guard guard(context->owner->mutex);
+        context->owner->greens.erase(context);
+    }
+    destroy_streams(context);
+    stack.erase(context);
+    HandlePool<CUctx_st>::drop(context);
+}
+
+CUcontext owner_of(CUcontext context) {
+    return context->owner != nullptr ? context->owner : context;
 }
 
 CUcontext primary_retain(CUdevice device) {

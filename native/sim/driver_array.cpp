@@ -101,7 +101,7 @@ extern "C" {
 CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* d) {
     return api(__func__, [&] {
         check(array != nullptr && d != nullptr);
-        CUcontext context = require_context();
+        CUcontext context = owner_of(require_context());
         forbid_during_capture();
         *array = make_array(context, deepen(*d));
     });
@@ -110,7 +110,7 @@ CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* d) {
 CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* d) {
     return api(__func__, [&] {
         check(array != nullptr && d != nullptr);
-        CUcontext context = require_context();
+        CUcontext context = owner_of(require_context());
         forbid_during_capture();
         *array = make_array(context, *d);
     });
@@ -148,7 +148,7 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, CUarr
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* d, unsigned levels) {
     return api(__func__, [&] {
         check(out != nullptr && d != nullptr && levels > 0);
-        CUcontext context = require_context();
+        CUcontext context = owner_of(require_context());
         forbid_during_capture();
         CUmipmappedArray made = HandlePool<CUmipmappedArray_st>::make();
         made->levels.clear();

@@ -56,7 +56,7 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
     return api(__func__, [&] {
         check(event != nullptr && (flags & ~7u) == 0);
         check((flags & CU_EVENT_INTERPROCESS) == 0, CUDA_ERROR_NOT_SUPPORTED);
-        CUcontext context = require_context();
+        CUcontext context = owner_of(require_context());
         CUevent made = HandlePool<CUevent_st>::make();
         made->context = context;
         made->flags = flags;

@@ -162,7 +162,7 @@ CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
     return api(__func__, [&] {
         CUstream s = resolve_stream(stream);
         GraphUse memory(s->queue.get());
-        back_graph(checked(exec)->graph, s->context, memory);
+        back_graph(checked(exec)->graph, owner_of(s->context), memory);
         memory.begun(Dispatcher::get().tail(s->queue));
     });
 }

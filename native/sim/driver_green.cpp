@@ -40,6 +40,7 @@ struct Description {
 struct Green {
     CUdevice device;
     Sms sms;
+    CUcontext context;
 };
 
 std::mutex mutex;  // guards the two maps
@@ -73,6 +74,11 @@ Green& checked_green(CUgreenCtx context) {
     const auto found = greens.find(context);
     check(found != greens.end(), CUDA_ERROR_INVALID_CONTEXT);
     return *found->second;
+}
+
+// It goes with the primary one, if that is reset.
+bool is_there(CUcontext context, CUgreenCtx handle) {
+    return context->tag == Tag::kContext && context->as_green == handle;
 }
 
 // Takes `count` SMs out of `left`, the lowest first.
@@ -152,9 +158,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc description, CU
         std::lock_guard lock(mutex);
         const auto found = descriptions.find(description);
         check(found != descriptions.end() && found->second->device == device);
-        auto made = std::make_unique<Green>(Green{device, found->second->sms});
+        auto made = std::make_unique<Green>(Green{device, found->second->sms, nullptr});
         primary_retain(device);
         *context = reinterpret_cast<CUgreenCtx>(made.get());
+        made->context = create_green(device, *context, static_cast<int>(made->sms.count()));
         greens[*context] = std::move(made);
     });
 }
@@ -162,7 +169,11 @@ CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc description, CU
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
     return api(__func__, [&] {
         std::lock_guard lock(mutex);
-        primary_release(checked_green(context).device, false);
+        const Green& green = checked_green(context);
+        if (is_there(green.context, context)) {
+            destroy_green(green.context);
+            primary_release(green.device, false);
+        }
         greens.erase(context);
     });
 }
@@ -181,8 +192,7 @@ CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx context, unsigned f
     return api(__func__, [&] {
         check(stream != nullptr && flags == CU_STREAM_NON_BLOCKING);
         std::lock_guard lock(mutex);
-        CUcontext primary = primary_state(checked_green(context).device).context;
-        *stream = create_stream(primary, flags, std::clamp(priority, -5, 0));
+        *stream = create_stream(checked(checked_green(context).context), flags, std::clamp(priority, -5, 0));
     });
 }
 
@@ -190,7 +200,7 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
     return api(__func__, [&] {
         check(context != nullptr);
         std::lock_guard lock(mutex);
-        *context = primary_state(checked_green(green).device).context;
+        *context = checked(checked_green(green).context);
     });
 }
 

@@ -53,7 +53,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
     return api(__func__, [&] {
         check(address != nullptr);
-        CUcontext context = require_context();
+        CUcontext context = owner_of(require_context());
         Ticket ticket;
         std::memcpy(&ticket, &handle, sizeof ticket);
         check(ticket.magic == kTicketMagic);

@@ -34,7 +34,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
     return api(__func__, [&] {
         KernelStep step = kernel_step(function, gx, gy, gz, bx, by, bz, shared, params, extra);
         const bool ours =
-            function->tag == Tag::kKernel || function->module->context == resolve_stream(stream)->context;
+            function->tag == Tag::kKernel || function->module->context == owner_of(resolve_stream(stream)->context);
         check(ours, CUDA_ERROR_INVALID_HANDLE);
         submit(stream, std::move(step));
     });

@@ -12,7 +12,7 @@ using namespace gemlet::sim;
 namespace {
 
 void add_range(uintptr_t base, uint64_t bytes, Place place, unsigned flags) {
-    CUcontext context = require_context();
+    CUcontext context = owner_of(require_context());
     Range range;
     range.base = base;
     range.bytes = bytes;

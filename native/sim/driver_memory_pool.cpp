@@ -130,7 +130,7 @@ CUdeviceptr allocate(CUmemoryPool pool, CUstream stream, uint64_t bytes) {
     range.bytes = bytes;
     range.place = Place::kPooled;
     range.device = static_cast<int>(pool->device->index());
-    range.context = stream->context;
+    range.context = owner_of(stream->context);
     range.owner = pool;
     range.backing = piece.backing;
     range.backing_offset = piece.backing_offset;

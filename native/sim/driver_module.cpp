@@ -86,7 +86,7 @@ CUmodule module_of(CUlibrary library, CUcontext context) {
 CUresult load(const char* name, CUmodule* module, const void* image, uint64_t size) {
     return api(name, [&] {
         check(module != nullptr && image != nullptr);
-        CUcontext context = require_context();
+        CUcontext context = owner_of(require_context());
         forbid_during_capture();
         *module = load_module(context, read_image(image, size));
     });
@@ -123,7 +123,7 @@ extern "C" {
 CUresult cuModuleLoad(CUmodule* module, const char* path) {
     return api(__func__, [&] {
         check(module != nullptr);
-        CUcontext context = require_context();
+        CUcontext context = owner_of(require_context());
         forbid_during_capture();
         const std::string file = read_file(path);
         *module = load_module(context, read_image(file.data(), file.size()));
@@ -236,18 +236,19 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary 
 CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
     return api(__func__, [&] {
         check(module != nullptr);
-        *module = module_of(checked(library), require_context());
+        *module = module_of(checked(library), owner_of(require_context()));
     });
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
-    return api(__func__, [&] { global_in(module_of(checked(library), require_context()), address, bytes, name); });
+    return api(__func__,
+               [&] { global_in(module_of(checked(library), owner_of(require_context())), address, bytes, name); });
 }
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
     return api(__func__, [&] {
         check(function != nullptr);
-        CUmodule module = module_of(checked(kernel)->library, require_context());
+        CUmodule module = module_of(checked(kernel)->library, owner_of(require_context()));
         *function = function_in(module, kernel->entry->name.c_str());
     });
 }

@@ -93,7 +93,7 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* gree
     return api(__func__, [&] {
         check(context != nullptr);
         *context = resolve_stream(stream)->context;
-        if (green != nullptr) *green = nullptr;
+        if (green != nullptr) *green = (*context)->as_green;
     });
 }
 

@@ -133,7 +133,7 @@ void launch_graph(CUgraphExec exec, CUstream stream) {
     if (capturing(s)) return capture_child(s, exec->graph);
     forbid_implicit(s);
     GraphUse memory(s->queue.get());
-    back_graph(exec->graph, s->context, memory);
+    back_graph(exec->graph, owner_of(s->context), memory);
     std::vector<OpRef> ops;
     for (CUgraphNode node : exec->graph->nodes) {
         if (!node->enabled) continue;

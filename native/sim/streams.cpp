@@ -120,8 +120,10 @@ bool stream_is_idle(CUstream stream) {
 
 void synchronize_context(CUcontext context) {
     std::vector<QueueRef> queues;
+    std::vector<CUcontext> greens;
     {
         const std::lock_guard guard(context->mutex);
+        greens.assign(context->greens.begin(), context->greens.end());
         for (CUstream stream : context->streams) queues.push_back(stream->queue);
         queues.insert(queues.end(), context->leaving.begin(), context->leaving.end());
     }
@@ -129,6 +131,7 @@ void synchronize_context(CUcontext context) {
     for (const QueueRef& queue : queues) alive = Dispatcher::get().drain(queue) && alive;
     check(alive, CUDA_ERROR_UNKNOWN);
     check_alive(context);
+    for (CUcontext green : greens) synchronize_context(green);
 }
 
 }  // namespace gemlet::sim

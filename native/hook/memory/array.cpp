@@ -57,7 +57,7 @@ CUresult create(Array* array, const CUDA_ARRAY3D_DESCRIPTOR* description, unsign
         bytes = exact;
     }
     arrays().put(reinterpret_cast<uint64_t>(*array),
-                 {bytes, current_context(), nullptr, device, Allocation::Kind::kOwnBlocks});
+                 {bytes, owning_context(), nullptr, device, Allocation::Kind::kOwnBlocks});
     return result;
 }
 

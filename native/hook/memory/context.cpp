@@ -200,8 +200,8 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
     return result;
 }
 
-// One that the program got past the hook. Null if there is none.
-CUcontext unseen_primary(CUdevice device) {
+// Also one that the program got past the hook. Null if there is none.
+CUcontext active_primary(CUdevice device) {
     CUcontext primary = nullptr;
     if (!primary_is_active(device) || real::cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
         return nullptr;
@@ -219,7 +219,7 @@ CUresult drop_primary_here(DeviceContexts& contexts, CUdevice device, Drop drop,
     DeviceContexts* known = &contexts;
     const bool reset = drop == Drop::kReset;
     std::lock_guard lock(known->mutex);
-    CUcontext primary = known->primary ? known->primary : unseen_primary(device);
+    CUcontext primary = known->primary ? known->primary : active_primary(device);
     if (primary && (reset || known->primary_retained <= (drop == Drop::kRelease ? 1 : 0))) context_may_go(primary);
     CUresult result = call();
     if (result == CUDA_SUCCESS && drop == Drop::kRelease && known->primary_retained > 0) --known->primary_retained;
@@ -245,6 +245,14 @@ CUresult drop_primary(CUdevice device, Drop drop, Call&& call) {
     return drop_primary_here(*known, device, drop, call);
 }
 
+void note_green(CUgreenCtx green, CUdevice device) {
+    CUcontext context = nullptr;
+    const auto context_of = own().cuCtxFromGreenCtx;
+    if (!context_of || context_of(&context, green) != CUDA_SUCCESS) return;
+    if (CUcontext primary = active_primary(device); primary && primary != context)
+        green_context_made(context, primary);
+}
+
 // A green context retains its device's primary one. Events of the hook's may be its own.
 CUresult destroy_green(CUgreenCtx green) {
     const auto call = [=] { return real::cuGreenCtxDestroy(green); };
@@ -260,7 +268,10 @@ CUresult destroy_green(CUgreenCtx green) {
     context_may_go(context);
     DeviceContexts* known = contexts_of(device);
     const CUresult result = known ? drop_primary_here(*known, device, Drop::kGreen, call) : call();
-    if (result == CUDA_SUCCESS) forget_streams_of(context);
+    if (result == CUDA_SUCCESS) {
+        forget_streams_of(context);
+        green_context_gone(context);
+    }
     context_stays(context);  // memory does not go with it
     context_handle_free();
     return result;
@@ -272,6 +283,7 @@ void in_child() {
     if (!started.load(std::memory_order_relaxed)) return;
     started.store(false, std::memory_order_relaxed);
     context_handle_free();
+    forget_green_contexts();
     new (&contexts()) std::array<DeviceContexts, kDevices>;
 }
 
@@ -424,7 +436,9 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice de
 CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
     Reentry reentry;
     if (!reentry.nested() && !room_for_unknown(device)) return CUDA_ERROR_OUT_OF_MEMORY;
-    return real::cuGreenCtxCreate(context, resources, device, flags);
+    const CUresult result = real::cuGreenCtxCreate(context, resources, device, flags);
+    if (result == CUDA_SUCCESS && !reentry.nested()) note_green(*context, device);
+    return result;
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {

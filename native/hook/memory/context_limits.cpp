@@ -77,7 +77,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     if (device < 0 || !get || get(&now, limit) != CUDA_SUCCESS || value <= now)
         return real::cuCtxSetLimit(limit, value);
     std::lock_guard lock(limits().mutex);
-    const CUcontext context = current_context();
+    const CUcontext context = owning_context();
     const auto known = limits().raised.find(context);
     uint64_t paid = now;
     if (known != limits().raised.end())

@@ -83,7 +83,7 @@ CUresult open(CUdeviceptr* pointer, Call&& call) {
         real::cuIpcCloseMemHandle(*pointer);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    by_handle.emplace(*pointer, Opened{bytes, device, current_context(), 1});
+    by_handle.emplace(*pointer, Opened{bytes, device, owning_context(), 1});
     return result;
 }
 
@@ -144,7 +144,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* pointer, CUmemoryPool pool, CUmemPo
         real::cuMemFree_v2(*pointer);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    const Allocation allocation{bytes, current_context(), nullptr, device, Allocation::Kind::kOwnBlocks};
+    const Allocation allocation{bytes, owning_context(), nullptr, device, Allocation::Kind::kOwnBlocks};
     remember(*pointer, allocation);
     return result;
 }
@@ -157,7 +157,7 @@ CUresult cuImportExternalMemory(CUexternalMemory* memory, const CUDA_EXTERNAL_ME
     if (!charge(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = real::cuImportExternalMemory(memory, description);
     if (result == CUDA_SUCCESS)
-        open_again(reinterpret_cast<uint64_t>(*memory), {bytes, device, current_context(), 1});
+        open_again(reinterpret_cast<uint64_t>(*memory), {bytes, device, owning_context(), 1});
     else
         give_back(device, bytes);
     return result;

@@ -35,7 +35,7 @@ CUresult allocate_blocks(CUdevice device, CUdeviceptr* pointer, uint64_t expecte
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (taken < bytes) give_back(device, bytes - taken);
-    remember(*pointer, {taken, current_context(), nullptr, device, Kind::kOwnBlocks});
+    remember(*pointer, {taken, owning_context(), nullptr, device, Kind::kOwnBlocks});
     return result;
 }
 
@@ -76,7 +76,7 @@ template <class Call>
 CUresult allocate_in_slab(CUdevice device, CUdeviceptr* pointer, uint64_t expected, Call&& call) {
     constexpr int kTries = 100;
     constexpr uint64_t kLookAgain = 1'000'000;
-    const Allocation allocation{round_up(expected, kSmallUnit), current_context(), nullptr, device, Kind::kSlab};
+    const Allocation allocation{round_up(expected, kSmallUnit), owning_context(), nullptr, device, Kind::kSlab};
     const SlabRequest request(device);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     for (int tries = 0; tries < kTries; ++tries, sleep_ns(kLookAgain)) {

@@ -1,6 +1,9 @@
 #include "hook/submit/current_context.h"
 
 #include <atomic>
+#include <map>
+#include <mutex>
+#include <new>
 
 #include "hook/lookup/own_calls.h"
 
@@ -10,6 +13,17 @@ namespace {
 
 // Raised when a context goes away: its handle may come back for another device.
 std::atomic<uint32_t> generation{1};
+
+struct Greens {
+    std::mutex mutex;
+    std::map<CUcontext, CUcontext> primaries;
+    std::atomic<size_t> count{0};
+};
+
+Greens& greens() {
+    static auto* all = new Greens;
+    return *all;
+}
 
 }  // namespace
 
@@ -21,6 +35,34 @@ CUcontext current_context() {
     CUcontext context = nullptr;
     auto get_current = own().cuCtxGetCurrent;
     return get_current && get_current(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+CUcontext owning_context() {
+    const CUcontext context = current_context();
+    Greens& all = greens();
+    if (all.count.load(std::memory_order_acquire) == 0) [[likely]]
+        return context;
+    const std::lock_guard lock(all.mutex);
+    const auto known = all.primaries.find(context);
+    return known == all.primaries.end() ? context : known->second;
+}
+
+void green_context_made(CUcontext green, CUcontext primary) {
+    Greens& all = greens();
+    const std::lock_guard lock(all.mutex);
+    all.primaries[green] = primary;
+    all.count = all.primaries.size();
+}
+
+void green_context_gone(CUcontext green) {
+    Greens& all = greens();
+    const std::lock_guard lock(all.mutex);
+    all.primaries.erase(green);
+    all.count = all.primaries.size();
+}
+
+void forget_green_contexts() {
+    new (&greens()) Greens;
 }
 
 CUdevice current_device() {

@@ -200,6 +200,13 @@ uint64_t until_silence(const wire::ClientPage& page, uint64_t since_ns) {
     return end > now ? end - now : 0;
 }
 
+// Since when it matters to it whether the daemon is silent; kNever if it does not.
+uint64_t listens_since(const Device& device, const wire::ClientPage& page, TokenState state) {
+    if (state == TokenState::kRun) return page.listens.load(std::memory_order_acquire) != 0 ? 0 : wire::kNever;
+    const uint64_t wanted = device.waiting.load() > 0 ? device.wanted_at.load() : 0;
+    return wanted != 0 ? wanted : wire::kNever;
+}
+
 // The part of the daemon while it is silent: turns by the clock. Returns how long nothing changes.
 uint64_t take_agreed_turn(Device& device) {
     constexpr auto relaxed = std::memory_order_relaxed;
@@ -307,10 +314,9 @@ uint64_t watch_once(Device& device, Watch& watch) {
     } else if (state != TokenState::kRun) {
         device.launches_before.store(device.pacer.launches(), std::memory_order_relaxed);
     }
-    if (state == TokenState::kRun)
-        sleep = watch_holder(device, page, epoch, watch);
-    else if (const uint64_t wanted = device.waiting.load() > 0 ? device.wanted_at.load() : 0) {
-        const uint64_t left = until_silence(page, wanted);
+    if (state == TokenState::kRun) sleep = watch_holder(device, page, epoch, watch);
+    if (const uint64_t since = listens_since(device, page, state); since != wire::kNever) {
+        const uint64_t left = until_silence(page, since);
         if (left == 0 && keep_to_agreement(device)) return 0;
         sleep = std::min(sleep, left);
     }

@@ -74,7 +74,7 @@ std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes) {
     Reentry reentry;
     SwapSpace* space = reentry.nested() ? nullptr : swap_space(current_device());
     if (!space || !pointer || bytes == 0 || bytes >= kAbsurd) return std::nullopt;
-    CUcontext context = current_context();
+    CUcontext context = owning_context();
     std::lock_guard allocating(space->allocating);
     CUresult result = allocate_block(*space, pointer, bytes, context, nullptr);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !release_freed(*space, 0)) return result;

@@ -65,3 +65,29 @@ def test_groups_of_two_splits_are_not_joined(machine: SimulatedMachine) -> None:
         assert code(cu.cuDevResourceGenerateDesc([one[0], other[1]], 2)) == 915
         check(cu.cuDevResourceGenerateDesc([one[0], one[1]], 2))
     """)
+
+
+def test_memory_and_events_outlive_it(machine: SimulatedMachine) -> None:
+    """As on an H200 (bench.green_memory)."""
+    machine.run("""
+        open_device()
+        primary = check(cu.cuCtxGetCurrent())
+        whole = check(cu.cuDeviceGetDevResource(0, cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
+        groups, *_ = check(cu.cuDevSmResourceSplitByCount(1, whole, 0, 8))
+        description = check(cu.cuDevResourceGenerateDesc(groups, 1))
+        green = check(cu.cuGreenCtxCreate(description, 0, cu.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM))
+        context = check(cu.cuCtxFromGreenCtx(green))
+        stream = check(cu.cuGreenCtxStreamCreate(green, cu.CUstream_flags.CU_STREAM_NON_BLOCKING, 0))
+        assert int(check(cu.cuStreamGetCtx(stream))) == int(context) != int(primary)
+        check(cu.cuCtxSetCurrent(context))
+        memory, event = check(cu.cuMemAlloc(1 << 20)), check(cu.cuEventCreate(0))
+        owner = check(cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT, memory))
+        assert int(owner) == int(primary)
+        check(cu.cuEventRecord(event, stream))
+        check(cu.cuStreamSynchronize(stream))
+        check(cu.cuCtxSetCurrent(primary))
+        check(cu.cuGreenCtxDestroy(green))
+        check(cu.cuEventQuery(event))
+        check(cu.cuMemsetD8(memory, 1, 1 << 20))
+        check(cu.cuMemFree(memory))
+    """)

@@ -244,8 +244,8 @@ static void* launch_graphs_on(void* stream) {
     return NULL;
 }
 
-// A thread is in a call for a stream whose queue is full, and which goes on once this one has done something else. That
-// thread is one of the program's, or the hook's own, which marks what was launched before the queue was full.
+// A thread is in a call for a stream whose queue is full, and which goes on once this one has done something else.
+// That thread is one of the program's, or the hook's own, which marks what was launched before the queue was full.
 static int beside_full_queue(const char* what, const char* whose) {
     const int own = !strcmp(whose, "hook");
     CUstream full, other;
@@ -790,7 +790,6 @@ static CUgreenCtx make_green(void) {
     return green;
 }
 
-// Contexts end: their streams with work in them, or gone before. Some did not begin by a call that the hook sees.
 // Contexts end with thousands of frees that are not complete, so that the hook is at them most of the time.
 static int end_contexts_with_frees(void) {
     enum { kFrees = 400 };
@@ -812,6 +811,7 @@ static int end_contexts_with_frees(void) {
     return 0;
 }
 
+// Contexts end: their streams with work in them, or gone before. Some did not begin by a call that the hook sees.
 static int end_contexts(const char* how) {
     if (!strcmp(how, "frees")) return end_contexts_with_frees();
     MUST(cuInit(0));

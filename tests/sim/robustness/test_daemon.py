@@ -305,6 +305,29 @@ def test_programs_run_on_by_the_last_shares_while_the_daemon_is_silent(
         assert count == 1 if name == "capped" or how == "killed" else count <= 1, (name, said)
 
 
+def test_one_whose_turn_has_no_end_leaves_the_others_their_part(
+    daemon: Callable[[str], Daemon], machine: Machine
+) -> None:
+    """Its turn has none while the others have had all that they may have, so it waits for nothing."""
+    d = daemon('{"a": {"memory": 1073741824}, "b": {"memory": 1073741824, "min": 0.3, "max": 0.4}}')
+    programs = {name: machine.start(name, "work", 120) for name in "ab"}
+    eventually(lambda: all(p.rounds() > 20 for p in programs.values()))
+    for _ in range(6):
+        time.sleep(0.5)  # the daemon says how they divide the device ten times a second
+        d.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.6)  # until they follow what was agreed
+        begin, n = time.monotonic(), programs["a"].rounds()
+        eventually(lambda n=n: programs["a"].rounds() > n + 1000)
+        used = (programs["a"].rounds() - n) * ROUND
+        assert used < 0.68 * (time.monotonic() - begin)  # 0.6 of each period is its part
+        d.process.send_signal(signal.SIGCONT)
+        before = d.groups_now()["b"][2]
+        eventually(lambda before=before: d.groups_now()["b"][2] > before + 100_000_000)
+    for program in programs.values():
+        program.kill()
+        program.end()
+
+
 @pytest.mark.parametrize("verb", ["come-and-go", "gates"])
 def test_no_way_to_use_a_device_waits_for_a_stopped_daemon(
     daemon: Callable[[str], Daemon], machine: Machine, verb: str

@@ -142,6 +142,27 @@ static int wrong_anywhere(void) {
     return bad;
 }
 
+static CUresult allocate_in_green(Piece* p, uint64_t bytes) {
+    CUdevResource all, part;
+    CUdevResourceDesc description;
+    CUgreenCtx green;
+    CUcontext of_green;
+    CUdevice device;
+    unsigned groups = 1;
+    MUST(cuCtxGetDevice(&device));
+    MUST(cuDeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 16));
+    MUST(cuDevResourceGenerateDesc(&description, &part, 1));
+    MUST(cuGreenCtxCreate(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+    MUST(cuCtxFromGreenCtx(&of_green, green));
+    MUST(cuCtxSetCurrent(of_green));
+    CUresult r = cuMemAlloc(&p->address, bytes);
+    p->bytes = bytes;
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuGreenCtxDestroy(green));
+    return r;
+}
+
 static volatile int released;
 static void wait_for_release(void* unused) {
     while (!released) usleep(1000);
@@ -279,6 +300,8 @@ int main(void) {
             if (r != CUDA_SUCCESS) p->address = 0;
             p->bytes = b;
             printf("%d\n", r);
+        } else if (!strcmp(verb, "green")) {  // allocates while a green context is current, which then ends
+            printf("%d\n", allocate_in_green(p, b));
         } else if (!strcmp(verb, "pitch")) {
             size_t pitch = 0;
             CUresult r = cuMemAllocPitch(&p->address, &pitch, b, c, 4);
@@ -427,7 +450,8 @@ int main(void) {
             printf("%d\n", launch_spin(a * 1000));
         } else if (!strcmp(verb, "hold")) {  // a host function waits for what comes next
             printf("%d\n", cuLaunchHostFunc(second, wait_for_release, NULL));
-        } else if (!strcmp(verb, "brim")) {  // what is held has a queue that is full, and a thread adds a free of piece a
+        } else if (!strcmp(verb,
+                           "brim")) {  // what is held has a queue that is full, and a thread adds a free of piece a
             CUevent event;
             pthread_t thread;
             MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));

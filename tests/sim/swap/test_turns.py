@@ -70,6 +70,18 @@ def test_an_idle_program_keeps_its_memory_until_it_is_needed(swapping: Make) -> 
     b.done("all")
 
 
+def test_what_was_allocated_in_a_green_context_that_has_ended_moves(swapping: Make) -> None:
+    s = swapping(250)
+    a, b = s.start("a"), s.start("b")
+    a.done("green", 0, 150 * MIB)
+    a.done("fill", 0, 1)
+    b.done("alloc", 0, 150 * MIB)
+    b.done("fill", 0, 2)
+    assert s.away(a) >= 50
+    for program in (a, b):
+        program.done("all")
+
+
 def test_busy_programs_share(swapping: Make) -> None:
     s = swapping(250)
     programs = [s.start(name) for name in "ab"]

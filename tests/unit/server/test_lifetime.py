@@ -93,4 +93,4 @@ def test_a_thousand_that_end_at_once_do_not_stop_the_turns_of_others(serve: Call
         other.send(wire.REQUEST)
         wire.eventually(lambda before=before: other.page.get("heard_ns") != before)
         heard += 1
-    assert heard > 8
+    assert heard > 2  # without turns between them one at most, at the begin or the end
