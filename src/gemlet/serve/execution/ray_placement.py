@@ -80,7 +80,8 @@ class RayPlacement:
         try:
             found = await self._actor.start.remote(backend, dict(environment))
         except self._ray.exceptions.RayError as error:
-            raise ExecutorFailed(f"Ray could not start the executor: {str(error).splitlines()[-1]}") from None
+            why = (str(error).splitlines() or [type(error).__name__])[-1]
+            raise ExecutorFailed(f"Ray could not start the executor: {why}") from None
         assert isinstance(found, Endpoint)
         return found
 

@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import socket
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from gemlet.serve.execution import hosting
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
 from gemlet.serve.execution.hosting import MOST_SILENT, Endpoint, Host
@@ -20,6 +22,7 @@ from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 class Here:
@@ -138,6 +141,27 @@ def test_a_process_that_dies_is_noticed_and_another_takes_its_place() -> None:
         await second.close()
 
     asyncio.run(run())
+
+
+def test_a_process_that_never_opens_its_port_is_ended_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks a host that waits for it would wait, too, as often as it asks."""
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")
+    host = Host()
+
+    def start() -> None:
+        with pytest.raises(OSError, match="did not within"):
+            host.start("noop", {"PYTHONPATH": str(tmp_path)}, "127.0.0.1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hosting, "OPEN_SECONDS", 0.2)
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        starting.join(60)
+        assert not starting.is_alive()
+    assert host.start("noop", {}, "127.0.0.1").port
+    host.stop()
 
 
 def test_the_process_ends_with_its_host() -> None:
