@@ -359,7 +359,7 @@ def test_what_cannot_be_sent_is_an_error_of_its_batch_and_leaves_nothing():
 
 
 def test_more_gpu_lets_than_lanes_at_the_door():
-    """Only the order to take them empties the door. Whoever waited for room there before would wait for ever."""
+    """Only the order to take them empties the door. Waiting for room there before would never end."""
 
     def stuck(*_):
         raise AssertionError("the event loop waits for room at the door")

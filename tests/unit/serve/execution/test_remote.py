@@ -146,7 +146,7 @@ def test_a_process_that_dies_is_noticed_and_another_takes_its_place() -> None:
 def test_a_process_that_never_opens_its_port_is_ended_for_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks a host that waits for it would wait, too, as often as it asks."""
+    """The server asks a host again that waits for it, and would hear nothing of that either."""
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")
     host = Host()
 
