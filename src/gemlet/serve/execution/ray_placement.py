@@ -46,7 +46,10 @@ class Cluster:
                     "the Ray cluster has no GPU", hint="choose --executor cpu or modelled, which need none"
                 )
             return self.gpus()
-        return sum(bool(node["Alive"]) for node in self._ray.nodes())
+        alive = sum(bool(node["Alive"]) for node in self._ray.nodes())
+        if not alive:
+            raise UsageError("the Ray cluster has no node that is alive", hint="add one with `ray start`")
+        return alive
 
     def gpus(self) -> int:
         return int(self._ray.cluster_resources().get("GPU", 0))
