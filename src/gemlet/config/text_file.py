@@ -65,7 +65,7 @@ def write_text(path: Path, text: str) -> None:
         try:
             beside.write_text(text, encoding="utf-8")
             beside.replace(target)
-        except OSError:
+        except BaseException:  # a Ctrl-C, too
             beside.unlink(missing_ok=True)
             raise
     except OSError as error:

@@ -82,3 +82,16 @@ def test_an_endless_file_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(text_file, "MAX_BYTES", 1000)
     with pytest.raises(ConfigError, match="larger than"):
         text_file.read_text(Path("/dev/zero"))
+
+
+def test_an_interrupt_while_a_file_is_written_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        text_file.write_text(tmp_path / "file", "new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]

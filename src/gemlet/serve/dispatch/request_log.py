@@ -87,7 +87,7 @@ class RequestLog:
         self._lines: list[Line] = []
         self._lost = 0
         self._torn = False  # whether the file ends in the middle of a line
-        self._began = time.time() - time.monotonic()
+        self._began = _unix_began()
         self._encoder = msgspec.json.Encoder()
         if path is None:
             return
@@ -147,7 +147,8 @@ class RequestLog:
         return round(self._began + at_ms / 1000, 6)
 
     async def write(self) -> None:
-        """Everything so far, in a thread."""
+        """Everything so far, in a thread. Follows the machine's clock, which may be set while a server runs."""
+        self._began = _unix_began()
         if self._lines or self._lost:
             lines, self._lines = self._lines, []
             await asyncio.to_thread(self._hand_on, lines)
@@ -182,6 +183,11 @@ class RequestLog:
                 logging.ERROR if why else logging.WARNING, "%s: %s%d requests are not logged", path, why, self._lost
             )
         self._lost = 0
+
+
+def _unix_began() -> float:
+    """When time.monotonic() was 0, by the machine's clock as it is now."""
+    return time.time() - time.monotonic()
 
 
 def _shortened(text: str) -> str:

@@ -138,6 +138,7 @@ class Executor:
         self._transport: asyncio.Transport | None = None
         self._door: socket.socket | None = None
         self._lanes: dict[str, asyncio.Transport] = {}  # by gpu-let
+        self._without_lane: set[str] = set()  # gpu-lets, for as long as they are there: their threads read none
         self._process: asyncio.subprocess.Process | None = None
         self._handle: int | None = None  # a pidfd: to signal by asyncio's Process may take the exit status from it
         self._printed: PassedOn | None = None
@@ -178,6 +179,7 @@ class Executor:
             unused.enter_context(ours)
             ours.setblocking(False)
             self._door, door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._door.setblocking(False)  # it is emptied only once its process is told to
             passed.enter_context(door)
             shared = []
             for _ in range(2):
@@ -216,7 +218,8 @@ class Executor:
 
     async def partition(self, gpu_lets: Sequence[GpuLet]) -> float:
         """Makes these the gpu-lets; milliseconds that it took. Raises ModelError, ExecutorDied."""
-        fresh = await self._opened([each.name for each in gpu_lets if each.name not in self._lanes])
+        known = self._lanes.keys() | self._without_lane
+        fresh = await self._opened([each.name for each in gpu_lets if each.name not in known])
         try:
             finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(gpu_lets), tuple(fresh)))
         except BaseException:
@@ -224,14 +227,17 @@ class Executor:
                 lane.close()
             raise
         self._lanes |= fresh
-        for name in self._lanes.keys() - {each.name for each in gpu_lets}:
+        names = {each.name for each in gpu_lets}
+        for name in self._lanes.keys() - names:
             _end(self._lanes.pop(name))  # what is on its way is still answered
+        self._without_lane = names - self._lanes.keys()
         self.slower = finished.slower
         ms: float = finished.ms
         return ms
 
     async def _opened(self, gpu_lets: Sequence[str]) -> dict[str, asyncio.Transport]:
-        """A lane for each, whose other end lies at the door; where there are no descriptors left, for fewer."""
+        """A lane for each, whose other end lies at the door; where there are no descriptors left, or there is no more
+        room at the door, for fewer."""
         lanes: dict[str, asyncio.Transport] = {}
         for name in gpu_lets if self._door is not None else ():
             try:
@@ -245,7 +251,12 @@ class Executor:
                 if self._door is None:  # the process is gone meanwhile
                     lane.close()
                     break
-                socket.send_fds(self._door, [b"."], [theirs.fileno()])
+                try:
+                    socket.send_fds(self._door, [b"."], [theirs.fileno()])
+                except OSError as error:  # a few hundred lie there already, or the process is gone
+                    logger.debug("%s has lanes for the first %d gpu-lets: %s", self.name, len(lanes), error.strerror)
+                    lane.close()
+                    break
                 lanes[name] = lane
         return lanes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import selectors
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import cast
 TOKEN = "GEMLET_EXECUTOR_TOKEN"  # in the environment, which other users of the machine cannot read
 TOKEN_BYTES = 32  # of hexadecimal digits, the first thing that the server sends
 STDERR = 2
+OPEN_SECONDS = 100.0  # until it listens: sooner than the server asks again, for this answers one at a time
 MOST_SILENT = 64  # connections that have not sent it: of more the first one ends
 
 
@@ -57,10 +59,14 @@ class Host:
         finally:
             os.close(writing)
         with os.fdopen(reading) as announced:
-            line = announced.readline()
+            waiting = select.poll()
+            waiting.register(announced)
+            opened = bool(waiting.poll(1000 * OPEN_SECONDS))
+            line = announced.readline() if opened else ""
         if not line:
             self.stop()
-            raise OSError("the executor's process ended before it opened its port")
+            why = "ended before it opened" if opened else f"did not within {OPEN_SECONDS:g} s open"
+            raise OSError(f"the executor's process {why} its port")
         return Endpoint(here, int(line), token, self._process.pid)
 
     def stop(self) -> None:

@@ -46,7 +46,10 @@ class Cluster:
                     "the Ray cluster has no GPU", hint="choose --executor cpu or modelled, which need none"
                 )
             return self.gpus()
-        return sum(bool(node["Alive"]) for node in self._ray.nodes())
+        alive = sum(bool(node["Alive"]) for node in self._ray.nodes())
+        if not alive:
+            raise UsageError("the Ray cluster has no node that is alive", hint="add one with `ray start`")
+        return alive
 
     def gpus(self) -> int:
         return int(self._ray.cluster_resources().get("GPU", 0))
@@ -80,7 +83,8 @@ class RayPlacement:
         try:
             found = await self._actor.start.remote(backend, dict(environment))
         except self._ray.exceptions.RayError as error:
-            raise ExecutorFailed(f"Ray could not start the executor: {str(error).splitlines()[-1]}") from None
+            why = (str(error).splitlines() or [type(error).__name__])[-1]
+            raise ExecutorFailed(f"Ray could not start the executor: {why}") from None
         assert isinstance(found, Endpoint)
         return found
 

@@ -446,7 +446,8 @@ def _failure(ticket: int, error: BaseException) -> protocol.Failed:
 
 def _end_with_host() -> None:
     """The process that started this one for another machine holds its standard input open."""
-    sys.stdin.buffer.read()
+    while os.read(0, 65_536):  # not by sys.stdin, whose lock the interpreter wants at its end
+        pass
     os._exit(0)
 
 

@@ -50,7 +50,7 @@ class Rig(Protocol):
         ...
 
     def load(self, subject: Subject) -> Bench:
-        """Raises GemletError."""
+        """Raises GemletError, and whatever the model's files do."""
         ...
 
 
@@ -113,8 +113,8 @@ def run(
         reporter.step(subject.name, "loading")
         try:
             bench = rig.load(subject)
-        except GemletError as error:
-            left.append(Left(subject.name, str(error)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a model's own code raises anything
+            left.append(Left(subject.name, _why(error)))
             reporter.done(len(work[subject]))
             continue
         try:
@@ -125,14 +125,28 @@ def run(
                     reporter.done(missing)
                     break
                 reporter.step(subject.name, _message(step, rig.groups))
-                profiles = _take(bench, step, profiles, subject, rig.groups)
+                try:
+                    profiles = _take(bench, step, profiles, subject, rig.groups)
+                except (Exception, SystemExit) as error:  # noqa: BLE001  as above
+                    left.append(Left(subject.name, _why(error)))
+                    reporter.done(len(work[subject]) - position)
+                    break
                 write(profiles)
                 reporter.done(1)
-        except GemletError as error:
-            left.append(Left(subject.name, str(error)))
         finally:
-            bench.close()
+            try:
+                bench.close()
+            except Exception as error:  # noqa: BLE001  as above: a device that a model broke
+                left.append(Left(subject.name, _why(error)))
     return profiles, left
+
+
+def _why(error: BaseException) -> str:
+    """In a line. What is no GemletError is named by its kind: its text may be a number only, or none."""
+    if isinstance(error, GemletError):
+        return str(error)
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _take(bench: Bench, step: Step, profiles: Profiles, subject: Subject, groups: int) -> Profiles:

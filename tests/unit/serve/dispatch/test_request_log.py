@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import signal
+import time
 
 import pytest
 
@@ -50,6 +51,23 @@ def test_each_request_has_a_line_whose_stages_sum_to_its_time(tmp_path):
     }  # fmt: skip
     assert (invalid["outcome"], "expected 1 to 8" in invalid["message"]) == ("invalid", True)
     assert (unknown["outcome"], unknown["model"]) == ("unknown", "nobody")
+
+
+def test_times_follow_a_clock_that_is_set_while_the_server_runs(tmp_path, monkeypatch):
+    async def run():
+        service = Service()
+        service.engine.log = RequestLog(tmp_path / "log")
+        ask(service)
+        await service.engine.log.write()
+        real = time.time
+        monkeypatch.setattr(request_log.time, "time", lambda: real() + 86_400)
+        await service.engine.log.write()  # as twice a second
+        ask(service)
+        await service.engine.log.write()
+
+    asyncio.run(run())
+    before, after = written(tmp_path / "log")
+    assert after["time"] - before["time"] == pytest.approx(86_400, abs=3600)
 
 
 def test_what_clients_say_is_cut(tmp_path):

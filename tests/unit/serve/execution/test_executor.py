@@ -356,3 +356,39 @@ def test_what_cannot_be_sent_is_an_error_of_its_batch_and_leaves_nothing():
         assert not executor._waiting
 
     asyncio.run(run())
+
+
+def test_more_gpu_lets_than_lanes_at_the_door():
+    """Only the order to take them empties the door. Waiting for room there before would never end."""
+
+    def stuck(*_):
+        raise AssertionError("the event loop waits for room at the door")
+
+    async def run():
+        executor = Executor("one", "noop", BackendOptions(device=0), arena_bytes=1 << 20)
+        await executor.start()
+        try:
+            await executor.load(model("m", outputs=(("Y", "FP32", (1,)),)))
+            names = [f"let{number}" for number in range(400)]
+            for count in (399, 400):  # those that had none the first time get none the second
+                await executor.partition([GpuLet(name=name, sm=1.0, models={"m": 8}) for name in names[:count]])
+                for name in (names[0], names[count - 1]):
+                    given = [Input("X", "FP32", (1, 1), [bytes(4)], 4)]
+                    await asyncio.wait_for(executor.run(name, "m", given, 1), PATIENCE_S)
+                assert not executor.died.is_set()
+            assert 0 < len(executor._lanes) < 400
+            await executor.partition([GpuLet(name=name, sm=1.0, models={"m": 8}) for name in names[:1]])
+            await executor.partition([GpuLet(name=name, sm=1.0, models={"m": 8}) for name in (names[0], names[399])])
+            assert len(executor._lanes) == 2, "one that was away is a new one"
+            given = [Input("X", "FP32", (1, 1), [bytes(4)], 4)]
+            await asyncio.wait_for(executor.run(names[399], "m", given, 1), PATIENCE_S)
+        finally:
+            await executor.close()
+
+    before = signal.signal(signal.SIGALRM, stuck)
+    signal.alarm(PATIENCE_S)
+    try:
+        asyncio.run(run())
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -6,20 +6,27 @@ import asyncio
 import json
 import os
 import socket
+import sys
+import threading
 from contextlib import suppress
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from gemlet.errors import UsageError
+from gemlet.serve.execution import hosting
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
 from gemlet.serve.execution.hosting import MOST_SILENT, Endpoint, Host
+from gemlet.serve.execution.ray_placement import Cluster
 from gemlet.serve.execution.remote import RemoteExecutor
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 class Here:
@@ -138,6 +145,50 @@ def test_a_process_that_dies_is_noticed_and_another_takes_its_place() -> None:
         await second.close()
 
     asyncio.run(run())
+
+
+def test_a_process_that_never_opens_its_port_is_ended_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server asks a host again that waits for it, and would hear nothing of that either."""
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")
+    host = Host()
+
+    def start() -> None:
+        with pytest.raises(OSError, match="did not within"):
+            host.start("noop", {"PYTHONPATH": str(tmp_path)}, "127.0.0.1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hosting, "OPEN_SECONDS", 0.2)
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        starting.join(60)
+        assert not starting.is_alive()
+    assert host.start("noop", {}, "127.0.0.1").port
+    host.stop()
+
+
+def test_a_process_that_is_told_to_end_does_so_in_order() -> None:
+    class Awaited(Here):
+        async def stop(self) -> None:
+            process = self.host._process
+            assert process is not None
+            assert await asyncio.to_thread(process.wait, 60) == 0
+            await super().stop()
+
+    async def run() -> None:
+        executor = await started(Awaited())
+        await executor.close()
+
+    asyncio.run(run())
+
+
+def test_a_cluster_without_nodes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = ModuleType("ray")
+    vars(ray).update(init=lambda **_: None, nodes=lambda: [{"Alive": False}])
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(UsageError, match="no node"):
+        Cluster("auto").places("cpu")
 
 
 def test_the_process_ends_with_its_host() -> None:

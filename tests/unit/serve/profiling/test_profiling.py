@@ -164,6 +164,48 @@ def test_a_model_that_fails_leaves_the_others_alone() -> None:
     assert len(found.models["a"].latency) == 18, "what was measured before is kept"
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("out of memory\n..."), MemoryError(), SystemExit(0), RecursionError("x")]
+)
+@pytest.mark.parametrize("where", ["load", "prepare", "once", "probe", "close"])
+def test_whatever_a_model_raises_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, where: str
+) -> None:
+    """Else an exit of a model's ends the command as if it had measured everything."""
+    if where == "close" and isinstance(error, SystemExit):
+        return  # no code of a model's runs there
+    of = FakeRig if where == "load" else FakeBench
+    good = getattr(of, where)
+
+    def raises(self: FakeRig | FakeBench, *given: Subject | int) -> object:
+        subject = self.subject if isinstance(self, FakeBench) else given[0]
+        if where == "close":
+            good(self)
+        if subject is A:
+            raise error
+        return good(self, *given) if where != "close" else None
+
+    monkeypatch.setattr(of, where, raises)
+    found, left, _, reporter = measure(FakeRig())
+    ((model, why),) = [(each.model, each.why) for each in left]
+    assert model == "a"
+    assert why.startswith(type(error).__name__)
+    assert "\n" not in why
+    assert reporter.advanced == reporter.total
+    assert len(found.models["b"].latency) == 18
+
+
+def test_an_interrupt_ends_it_and_closes_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeBench, "once", interrupted)
+    rig = FakeRig()
+    with pytest.raises(KeyboardInterrupt):
+        session.run(rig, [A, B], None, write=lambda _: None, clock=lambda: rig.now, budget=1, reporter=Silent())
+    assert rig.open == 0
+
+
 def test_the_first_steps_of_a_model_span_the_device() -> None:
     order = steps(16, 32)
     assert [step.groups for step in order[:3] if isinstance(step, Latency)] == [16, 1, 4]

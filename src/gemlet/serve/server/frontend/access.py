@@ -45,14 +45,16 @@ class Tokens:
         return digest in self._digests
 
     def refresh(self) -> bool:
-        """Follows the file; one that cannot be read leaves the tokens as they were. Whether any has gone."""
+        """Follows the file. One that was emptied leaves none, so that nobody comes in; one that is not there, or is not
+        valid, leaves the tokens as they were. Whether any has gone."""
         gone = False
         try:
             if _stamp(self._path.stat()) != self._stamp:
                 had = self._digests
                 self._stamp, self._digests = self._read(flags=os.O_NONBLOCK)
                 gone = not had <= self._digests
-                logger.info("%s: %d tokens", self._path, len(self._digests))
+                level = logging.INFO if self._digests else logging.WARNING
+                logger.log(level, "%s: %d tokens", self._path, len(self._digests))
             self._told = ""
         except (ConfigError, OSError) as error:
             before, self._told = self._told, str(error)
@@ -74,7 +76,8 @@ class Tokens:
         if stat.S_IMODE(found.st_mode) & 0o007:
             raise ConfigError("other users may read the tokens", path=path, hint=f"chmod 600 {quoted(path)}")
         tokens = [line for line in lines if line and not line.startswith(b"#")]
-        if not tokens or min(map(len, tokens)) < LEAST or any(b" " in token for token in tokens):
+        emptied = not tokens and flags  # at the start it is a mistake
+        if not emptied and (not tokens or min(map(len, tokens)) < LEAST or any(b" " in token for token in tokens)):
             raise ConfigError(
                 f"expected tokens of at least {LEAST} characters without spaces, one a line",
                 path=path, hint="make one with `openssl rand -hex 32`",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gemlet.errors import ConfigError
 from gemlet.serve.server.frontend.access import Tokens
 from tests.unit.serve.server.frontend.test_http import post, talk
 
@@ -36,6 +37,43 @@ def test_what_takes_the_place_of_the_file_is_not_waited_for(file, kind, caplog):
         tokens.refresh()
     assert tokens.of(f"Bearer {TOKEN}".encode())
     assert caplog.text.count("the tokens are as they were") == 1
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "# none for now\n"])
+def test_a_file_that_is_emptied_lets_nobody_in(file, text, caplog):
+    tokens = Tokens(file)
+    digest = tokens.of(f"Bearer {TOKEN}".encode())
+    assert digest
+    file.write_text(text)
+    assert tokens.refresh()
+    assert not tokens.of(f"Bearer {TOKEN}".encode())
+    assert not tokens.of(b"Bearer ")
+    assert not tokens.knows(digest)
+    assert "0 tokens" in caplog.text
+    file.write_text(TOKEN + "\n")
+    tokens.refresh()
+    assert tokens.of(f"Bearer {TOKEN}".encode())
+
+
+@pytest.mark.parametrize("change", ["removed", "short", "readable by others"])
+def test_a_file_that_is_not_valid_leaves_the_tokens_as_they_were(file, change, caplog):
+    tokens = Tokens(file)
+    if change == "removed":
+        file.unlink()
+    elif change == "short":
+        file.write_text("short")
+    else:
+        file.write_text("another-token-that-nobody-guesses")
+        file.chmod(0o644)
+    assert not tokens.refresh()
+    assert tokens.of(f"Bearer {TOKEN}".encode())
+    assert "the tokens are as they were" in caplog.text
+
+
+def test_a_file_without_tokens_is_an_error_at_the_start(file):
+    file.write_text("")
+    with pytest.raises(ConfigError, match="expected tokens"):
+        Tokens(file)
 
 
 def test_the_tokens_may_come_from_a_pipe_at_first():
