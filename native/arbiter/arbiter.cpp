@@ -114,10 +114,11 @@ void Arbiter::State::recount(Members& group) {
     if (group.running || group.waiting > 0) group.busy_at = clock;
     group.running = false;
     group.sm = group.members.empty() ? 1.0 : 0.0;
-    group.exclusive = false;
+    group.exclusive = group.apart = false;
     for (const Client* client : group.members) {
         group.sm = std::max(group.sm, client->sm);
         group.exclusive |= client->exclusive();
+        group.apart |= !compatible(Why::kShares, client->why());
     }
     for (const Lease& lease : leases.all()) group.running |= lease.group == &group && lease.occupies();
     group.clients = static_cast<uint32_t>(group.members.size());

@@ -51,6 +51,7 @@ struct Arbiter::State {
         size_t loud = 0;     // groups that were busy of late
         bool trial = false;
         Groups asking, urgent;  // wait, or will in a moment; of the class latency and near their next request
+        Groups apart;           // were busy of late, and do not run beside those that share
         std::vector<const Lease*> in_turns;
     } around;
 

@@ -71,6 +71,7 @@ struct Members : Group {
     // Where a client starts when it comes, or comes back: level with the least used of the present ones. Never less
     // than before, so a client has no debt for what it used while no other was there.
     Nanoseconds level = 0;
+    bool apart = false;         // one of its clients does not run beside those that share
     size_t leases = 0;          // that occupy the device; as of the last set_rates()
     size_t active = 0;          // members that run or wait, or did of late; as of the last observe()
     bool wanted = false;        // as of the last demand()

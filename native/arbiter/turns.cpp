@@ -135,6 +135,7 @@ void Arbiter::State::look_round(Nanoseconds now) {
     around.running = around.loud = 0;
     around.asking.clear();
     around.urgent.clear();
+    around.apart.clear();
     around.in_turns.clear();
     for (const Lease& lease : leases.all()) {
         around.running += lease.in_the_way();
@@ -143,7 +144,9 @@ void Arbiter::State::look_round(Nanoseconds now) {
     for (const Group* g : everyone) {
         if ((g->waiting > 0 || (!g->running && now < g->lingers_until)) && admits(*g)) around.asking.push_back(g);
         if (g->clients == 0) continue;
-        around.loud += !is_quiet(*g);
+        const bool loud = !is_quiet(*g);
+        around.loud += loud;
+        if (loud && static_cast<const Members*>(g)->apart) around.apart.push_back(g);
         if (g->exclusive && g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g))
             around.urgent.push_back(g);
     }
@@ -262,7 +265,12 @@ Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline,
     // is all that fits.
     if (lease.client->standing.failed && around.running > 1) return p.window_shared;
     const bool quiet = alone && group.clients < 2 && around.loud == (is_quiet(group) ? 0u : 1u);
-    return quiet || (alone && lease.why == Why::kShares) ? p.window_alone : p.window_shared;
+    if (quiet) return p.window_alone;
+    // Others that share run beside what is left in its queue; those that do not wait for it after each pause.
+    const bool shares = alone && lease.why == Why::kShares;
+    const auto waits = [&](const Group* g) { return g != &group && g->sm + lease.sm > kFull; };
+    const bool apart = shares && std::any_of(around.apart.begin(), around.apart.end(), waits);
+    return shares && !apart ? p.window_alone : p.window_shared;
 }
 
 }  // namespace gemlet::arbiter

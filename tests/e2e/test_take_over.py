@@ -184,3 +184,63 @@ def test_the_process_that_asks_must_be_the_one_that_listens(gemlet):
         )  # fmt: skip
     assert "another process listens" in asked.stdout
     assert pid(gemlet) == elder.pid
+
+
+# A daemon that is asked to hand over, and is killed, or only closes, after so many packets; -1: before it connects.
+HALF_WAY = """
+import json, os, signal, socket, sys, time
+packets, killed = int(sys.argv[2]), sys.argv[3] == "killed"
+with socket.socket(socket.AF_UNIX) as listener, open(sys.argv[1] + "/daemon.lock", "w") as lock:
+    listener.bind(sys.argv[1] + "/api.sock")
+    listener.listen()
+    print("ready", flush=True)
+    asked, _ = listener.accept()
+    path = json.loads(asked.makefile().readline())["socket"]
+    if packets >= 0:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel.connect(path)
+        for packet in [{"kind": "lock", "form": 2}, {"kind": "group", "group": {}}][:packets]:
+            socket.send_fds(channel, [json.dumps(packet).encode()], [lock.fileno()])
+    if killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if packets >= 0:
+        channel.close()
+    else:
+        asked.sendall(b'{"ok": false, "error": "not now"}\\n')
+    time.sleep(600)
+"""
+
+
+def half_way(gemlet, packets, end):
+    directory = gemlet.directory / "sim"
+    directory.mkdir(mode=0o700, parents=True)
+    elder = subprocess.Popen(
+        [sys.executable, "-c", HALF_WAY, str(directory), str(packets), end], stdout=subprocess.PIPE, text=True
+    )
+    gemlet.started.append(elder)
+    assert elder.stdout.readline() == "ready\n"
+    return elder
+
+
+@pytest.mark.parametrize("packets", [-1, 0, 1, 2])
+def test_one_that_is_killed_while_it_hands_over_is_followed_all_the_same(gemlet, packets):
+    """The successor ended, too, and said that the other went on."""
+    elder = half_way(gemlet, packets, "killed")
+    successor = gemlet.start("daemon", "--simulate", "--take-over")
+    assert elder.wait(60) == -signal.SIGKILL
+    eventually(lambda: pid(gemlet) == successor.pid or successor.poll() is not None)
+    assert successor.poll() is None, successor.stderr.read()
+    program = gemlet("run", "--simulate", "-q", "--", "python3", "-c", SPIN, "0.1")
+    assert (program.returncode, program.stderr) == (0, "")
+    successor.send_signal(signal.SIGTERM)
+    assert successor.wait(60) == 0
+    assert "ended while it handed over" in successor.stderr.read()
+
+
+@pytest.mark.parametrize("packets", [-1, 1])
+def test_one_that_lives_is_left_alone_by_a_successor_that_got_nothing(gemlet, packets):
+    elder = half_way(gemlet, packets, "goes on")
+    done = gemlet("daemon", "--simulate", "--take-over")
+    assert done.returncode == 125
+    assert elder.poll() is None
+    assert left(gemlet) == {"api.sock"}

@@ -19,6 +19,7 @@ very process that asked, or was asked. That it is root would not do: so is root 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -40,10 +41,14 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.native import Server
+    from gemlet.daemon.processes import Peer
+
+logger = logging.getLogger(__name__)
 
 FORM = 2  # of the packets; a successor of another form is refused, and the elder goes on
 SECONDS = 10.0  # for each step of the other side
 MAX_PACKET = 128 * 1024  # as Linux takes them by default
+ENDS_WITHIN = 1.0  # seconds; one that was killed leaves its sockets before the kernel says that it ended
 LOOK_AGAIN = 0.02  # seconds
 BACKLOG = 16  # the daemon before, and who comes unasked
 READY, LEFT, DONE = b"ready", b"left", b"done"
@@ -184,7 +189,7 @@ class Predecessor:
                 self.channel.send(READY)
                 _await(self.channel, LEFT)
             except (OSError, DaemonError) as error:
-                if not elder.ended(within=1.0):
+                if not elder.ended(within=ENDS_WITHIN):
                     raise _failed(str(error)) from None
 
     def dismiss(self) -> None:
@@ -195,15 +200,32 @@ class Predecessor:
 
 
 def take_over(endpoint: Endpoint) -> Predecessor | None:
-    """What the daemon of ``endpoint`` hands over; None if none runs there. Blocks. Raises `DaemonError`: it goes on."""
+    """What the daemon of ``endpoint`` hands over; None if none runs there, or if it ended before all was here: what it
+    wrote down is there for the next, as after any end. Blocks. Raises `DaemonError`: it goes on.
+    """
     try:
         connection = Connection(endpoint, timeout=SECONDS)
     except DaemonUnreachable:
         return None
+    with connection:
+        peer = peer_of(connection.stream)
+        if peer.pid <= 0:
+            raise _failed("the daemon is of another pid namespace")
+        with contextlib.closing(Process(peer.pid)) as elder:
+            try:
+                return _asked(endpoint, connection, peer)
+            except (OSError, DaemonError) as error:
+                if not elder.ended(within=ENDS_WITHIN):
+                    raise
+                logger.warning("the daemon before, pid=%d, ended while it handed over: %s", peer.pid, error)
+                return None
+
+
+def _asked(endpoint: Endpoint, connection: Connection, elder: Peer) -> Predecessor:
     path = endpoint.directory / f"successor-{os.getpid()}.sock"
-    with connection, _listening(path) as listener:
+    with _listening(path) as listener:
         connection.send("take_over", socket=str(path))
-        predecessor = Predecessor(_accept(listener, connection))
+        predecessor = Predecessor(_accept(listener, connection, elder))
         try:
             _receive_all(predecessor)
         except OSError as error:
@@ -215,9 +237,8 @@ def take_over(endpoint: Endpoint) -> Predecessor | None:
         return predecessor
 
 
-def _accept(listener: socket.socket, connection: Connection) -> socket.socket:
+def _accept(listener: socket.socket, connection: Connection, elder: Peer) -> socket.socket:
     """The channel of the daemon that was asked by ``connection``; others that come are sent away."""
-    elder = peer_of(connection.stream)
     if elder.uid not in (0, os.getuid()):
         raise _failed("another user's process answered")
     give_up = time.monotonic() + SECONDS
@@ -229,7 +250,7 @@ def _accept(listener: socket.socket, connection: Connection) -> socket.socket:
                 _refused(connection)
             raise _failed("the daemon does not answer")
         channel, _ = listener.accept()
-        if elder.pid > 0 and peer_of(channel) == elder:
+        if peer_of(channel) == elder:
             channel.settimeout(SECONDS)
             return channel
         channel.close()

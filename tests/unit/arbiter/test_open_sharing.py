@@ -119,3 +119,11 @@ def test_a_maximum_counts_the_time_on_the_fraction_that_a_group_has(most):
     for part in shared.speeds(0, start=2 * SECOND):
         assert part == pytest.approx(0.5 * most, abs=0.01)  # of its speed on the whole device
     assert shared.speed(1) >= 0.97 * 0.5
+
+
+@pytest.mark.parametrize("lie", ["", "silent", "awaited"])
+def test_what_one_that_shares_left_in_its_queue_does_not_meet_each_pause_of_another(lie):
+    """With 8 ms of it after each pause, one with a minimum of 80 % had 48 % beside one that told nothing of itself."""
+    pausing = ProgramSpec(kind="launch-bound", kernels=64, kernel=13 * US, gap=37 * US, host=3300 * US)
+    shared = Shared(({"min": 0.8}, pausing), ProgramSpec(kernel=33 * US, lie=lie), seconds=4)
+    assert min(shared.speeds(0)) >= 0.8
