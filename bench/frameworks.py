@@ -157,7 +157,7 @@ def main() -> int:
             client = device["groups"][0]["clients"][0]
             sharing.server.set_memory_of_processes(device["uuid"], [(client["pid"], nvml, None)])
             mine = sharing.server.snapshot()["devices"][0]["groups"][0]
-            text = f"{nvml} by NVML: {client['memory']} in the ledger + {mine['unledgered']} beyond it"
+            text = f"{nvml} by NVML: {client['memory']} in the ledger + {mine['untracked']} beyond it"
             report("ledger = NVML", mine["memory_used"] == nvml, text)
             p.communicate("\n")
     return 1 if failed else 0
