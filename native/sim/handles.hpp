@@ -66,7 +66,7 @@ struct CUctx_st {
     CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
     std::set<CUcontext> peers;
     bool primary = false;
-    CUcontext owner;     // of a green one: the primary context, to which memory, modules and events belong
+    CUcontext owner;      // of a green one: the primary context, to which memory, modules and events belong
     CUgreenCtx as_green;  // null of others
     std::set<CUcontext> greens;
     int multiprocessors = 0;  // that its kernels may use
@@ -143,7 +143,7 @@ CUcontext create_context(CUdevice device, unsigned flags, unsigned api_version, 
 void destroy_context(CUcontext context);
 void synchronize_context(CUcontext context);
 CUcontext checked(CUcontext context);
-CUcontext owner_of(CUcontext context);  // of what is made while it is current: the primary one, if it is green
+CUcontext owner_of(CUcontext context);       // of what is made while it is current: the primary one, if it is green
 CUcontext primary_context(CUdevice device);  // made if needed, for calls that work without a current context
 
 Device& device_of(CUdevice ordinal);  // or CUDA_ERROR_INVALID_DEVICE
