@@ -1,8 +1,9 @@
 """What a driver says of memory and events that were made in a green context, once that is destroyed; a line a question.
 
-The hook (native/hook/memory) supposes: memory outlives the green context that was current when it was made, its events
-do not, memory of cuMemAlloc has no handle, and pools of the host's memory take none of the device's. Run it without
-gemlet: ``python -m bench.green_memory``. The last question may end the process.
+The hook (native/hook/memory) supposes: memory outlives the green context that was current when it was made, and belongs
+to the primary one; memory of cuMemAlloc has no handle; pools of the host's memory take none of the device's. It asks
+about no event of a green context that is going, which an H200 would answer. Run it without gemlet:
+``python -m bench.green_memory``. The last question may end the process.
 """
 
 from __future__ import annotations

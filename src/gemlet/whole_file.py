@@ -29,7 +29,7 @@ def write(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = Fals
         fresh.replace(path)
         if durable:
             _sync_directory(path.parent)
-    except OSError:
+    except BaseException:  # a Ctrl-C, too
         fresh.unlink(missing_ok=True)
         raise
 

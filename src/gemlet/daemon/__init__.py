@@ -17,7 +17,7 @@ quotas.py        what the groups of one user may have together;  audit.py: progr
 subordinate_uids.py    uids that count as those of another user
 launchers.py     the processes that asked for groups;  fair_limit.py: who may have another place
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
-foreign_files.py connections whose peers send descriptors;  readiness.py: waiting for descriptors
+foreign_files.py connections whose peers send descriptors
 answer_order.py  whose request is answered next;  shared_status.py: one status for all who ask together
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning
 recent_usage.py  the last two minutes, in memory: measured shares

@@ -184,7 +184,7 @@ def _spawn_detached(command: list[str], *, environment: dict[str, str], log: Pat
 
 
 def _await_ready(pipe: int, endpoint: Endpoint) -> None:
-    from gemlet.daemon.readiness import await_readable
+    from gemlet.readiness import await_readable
 
     give_up = time.monotonic() + START_SECONDS
     answer = b""

@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 
-from gemlet.daemon.readiness import await_writable
+from gemlet.readiness import await_writable
 
 MAX_LINES = 10_000  # that wait to be written; further ones are lost
 FLUSH_S = 1.0

@@ -30,9 +30,9 @@ import msgspec
 
 from gemlet.daemon.connection import Connection, connect_in_turn
 from gemlet.daemon.processes import peer_of
-from gemlet.daemon.readiness import await_readable
 from gemlet.decoding import from_json
 from gemlet.errors import DaemonError, DaemonUnreachable
+from gemlet.readiness import await_readable
 from gemlet.typed_command import command
 
 if TYPE_CHECKING:

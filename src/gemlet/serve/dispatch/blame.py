@@ -35,7 +35,7 @@ def marks_of(batch: Batch) -> frozenset[object]:
 
 def _marks(call: Call) -> frozenset[object]:
     """Of it, and of those for which it was asked."""
-    if not call.mark:
+    if call.mark is None:
         call.mark = object()
         call.marks |= {call.mark}
     return call.marks

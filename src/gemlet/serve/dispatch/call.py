@@ -92,8 +92,7 @@ class Call:
     chain: of models that work on other requests and wait for this one, the last of which sent it. asker: its executor.
     parent: the number of the batch that it is of; awaited_at: what that waits for, see waits.py. about: the rest of it,
     for models that get requests one by one. spec: what its inputs were checked against. gone: nobody waits for its
-    answer, and there will be none. mark: by which blame.py knows it;
-    marks: those of what it was asked for, too.
+    answer, and there will be none. mark: by which blame.py knows it; marks: that and those of what it was asked for.
     """
 
     model: str

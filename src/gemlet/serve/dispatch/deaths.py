@@ -69,10 +69,6 @@ class Deaths:
         times = f"died {call.tries} times" if call.tries > 1 else "died again"
         return Refusal("failed", f"the executor {times} while it ran requests for {request.model} with this one")
 
-    def unclear(self, model: str) -> None:
-        """Requests of it were in a batch that others had asked for, who ask again."""
-        self._quarantine.unclear(model)
-
     def orphaned(self, request: Request) -> None:
         """Who asked for it has died, and asks again when it is tried again."""
         self._answers.forget(request)

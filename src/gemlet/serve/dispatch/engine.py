@@ -523,7 +523,7 @@ class Engine:
                     self._answers.refuse(request, Refusal("unavailable", self.closing, retry_s=1))
                 elif isinstance(error, ExecutorDied) and asked_by(work.executor, request.payload):
                     if len(requests) > 1:
-                        self._deaths.unclear(request.model)
+                        self._quarantine.unclear(request.model)
                     self._deaths.orphaned(request)
                 elif isinstance(error, GpuLetGone):
                     work.batch.gpu_let.suspended = True  # for this plan and executor: it would be back at once

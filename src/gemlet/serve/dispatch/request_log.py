@@ -11,13 +11,13 @@ import asyncio
 import errno
 import logging
 import os
-import select
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gemlet.errors import UsageError
+from gemlet.readiness import await_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,9 +209,7 @@ def _written(descriptor: int, data: memoryview, until: float) -> int:
     try:
         return os.write(descriptor, data)
     except BlockingIOError:
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLOUT)
-        if not waiting.poll(1000 * max(0.0, until - time.monotonic())):
+        if not await_writable(descriptor, until - time.monotonic()):
             raise
         return 0
 

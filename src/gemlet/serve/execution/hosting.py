@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import selectors
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import cast
+
+from gemlet.readiness import await_readable
 
 TOKEN = "GEMLET_EXECUTOR_TOKEN"  # in the environment, which other users of the machine cannot read
 TOKEN_BYTES = 32  # of hexadecimal digits, the first thing that the server sends
@@ -59,9 +60,7 @@ class Host:
         finally:
             os.close(writing)
         with os.fdopen(reading) as announced:
-            waiting = select.poll()
-            waiting.register(announced)
-            opened = bool(waiting.poll(1000 * OPEN_SECONDS))
+            opened = bool(await_readable([announced], OPEN_SECONDS))
             line = announced.readline() if opened else ""
         if not line:
             self.stop()

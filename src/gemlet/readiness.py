@@ -19,16 +19,17 @@ class HasDescriptor(Protocol):
 
 def await_readable(files: Iterable[int | HasDescriptor], seconds: float) -> set[int]:
     """The descriptors of those that have something to read, or whose other side has ended; none after ``seconds``."""
-    return _await(files, select.POLLIN, max(0, math.ceil(seconds * 1000)))
+    return _await(files, select.POLLIN, seconds)
 
 
-def await_writable(file: int | HasDescriptor) -> None:
-    """Returns when it takes something, or never will again."""
-    _await([file], select.POLLOUT, None)
+def await_writable(file: int | HasDescriptor, seconds: float | None = None) -> bool:
+    """Whether it takes something, or never will again; False after ``seconds``."""
+    return bool(_await([file], select.POLLOUT, seconds))
 
 
-def _await(files: Iterable[int | HasDescriptor], events: int, milliseconds: int | None) -> set[int]:
+def _await(files: Iterable[int | HasDescriptor], events: int, seconds: float | None) -> set[int]:
     waiting = select.poll()
     for file in files:
         waiting.register(file, events)
+    milliseconds = None if seconds is None else max(0, math.ceil(seconds * 1000))
     return {descriptor for descriptor, _ in waiting.poll(milliseconds)}
