@@ -24,6 +24,9 @@ struct Standing {
     Nanoseconds completed = 0;
     double pace = 0.0;
     bool failed = false;
+    // It was behind when it was last released: until then less shows that it is so again, ...
+    Nanoseconds watched_until = 0;
+    bool refuted = false;      // ... and it was, so that there was room for all was not true
     Nanoseconds evidence = 0;  // it must have looked busy for this long before it takes turns with its like
     bool at_ease = false;      // its host hardly waits, so its promise is not near danger
     double samples = 0.0;      // looks at its queues while it had the device to itself, since it is exclusive

@@ -97,7 +97,8 @@ double Contention::bound(const Party& party, bool trial) const {
     if (party.goes_first)
         return std::clamp(kOfRequest * party.age, static_cast<double>(p_.lag_latency), static_cast<double>(p_.lag));
     if (in_turns(party) && !party.in_slots) {  // so much its turn takes to come round
-        const double cycles = party.client->standing.contends() ? 2.0 : 1.0;
+        const Standing& standing = party.client->standing;
+        const double cycles = judged_at_ < standing.watched_until ? 0.5 : standing.contends() ? 2.0 : 1.0;
         return static_cast<double>(p_.lag) + promised(party) * cycles * static_cast<double>(p_.cycle_max);
     }
     // Turns of a gang are worth it only if they last: it has phases in which all its ranks wait, and others.
@@ -174,6 +175,7 @@ void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
     const bool soon = standing.released != kNever && now - standing.released < kSoon * standing.backoff;
     standing.failed = soon && party.peers.any && pace(*party.client, standing.released, now) < standing.pace;
     standing.completed = party.client->seen.work();
+    if (why == Why::kBehind) standing.refuted = now < standing.watched_until;
     const bool again = soon && (!standing.misjudged || standing.failed);
     // A trial costs a service some of its requests.
     const Nanoseconds first = why == Why::kSlowed ? kRequests * p_.backoff_min : p_.backoff_min;
@@ -189,6 +191,7 @@ void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
 void Contention::make_shared(Client& client, Nanoseconds now) const {
     client.standing.pace = pace(client, client.standing.since, now);
     client.standing.completed = client.seen.work();
+    if (client.standing.why == Why::kBehind) client.standing.watched_until = now + kSoon * client.standing.backoff;
     client.standing.why = Why::kShares;
     client.standing.released = now;
     client.standing.misjudged = false;
@@ -302,12 +305,13 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool misjudged =
             standing.contends() && ((contend == 1 && !party.in_slots) || (known && pauses(party) && !needs_turns) ||
                                     client.seen.waiting() < Observation::kWaits / 2.0);
-        const bool room = measured && duties <= kFits;
+        const bool tried_enough = now - standing.since >= standing.backoff;
+        // That the parties said to need less than the device is refuted once one was behind all the same.
+        const bool room = measured && duties <= kFits && (!standing.refuted || tried_enough);
         // Requests cannot be served without delay beside one of these either.
         const bool hopeless =
             standing.why == Why::kSlowed ? saturate > 0 : needs_turns || (saturate > 1 && always_busy(party));
         const bool decided = standing.contends() && !party.peers.any;  // by what it wastes
-        const bool tried_enough = now - standing.since >= standing.backoff;
         const bool on_trial = !hopeless && !decided && tried_enough;
         // How long ranks wait for each other in slices does not show while they take turns.
         const bool failed = party.peers.any && standing.failed && !tried_enough;
