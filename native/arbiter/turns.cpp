@@ -65,6 +65,8 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
                 for (const Group* g : waiting) {
                     const Client& client = *next_of(*groups[g->slot]);
                     if (!may_run(client) || (leases.occupied() + client.sm > kFull && !policy->behind(*g))) continue;
+                    const auto cuts = [&](const Group* other) { return policy->cuts(*other, *g, waiting, now); };
+                    if (std::any_of(waiting.begin(), waiting.end(), cuts)) continue;
                     if (!stays || compatible(client.why(), first.why())) fitting.push_back(g);
                 }
                 return fitting.empty() ? nullptr : policy->pick(fitting, now);

@@ -23,8 +23,11 @@ constexpr double kInterruptionsMost = 20.0;
 
 // A group this close to its minimum has what it was promised; the rest is the cost of hand-overs.
 constexpr double kNearMinimum = 0.8;
+// Of what its minimum leaves to others one may wait this part for their turns. The rest is for what still runs then.
+constexpr double kKeptWaiting = 0.5;
 
-// Before a reservation no turn begins that would be too short to be worth a hand-over.
+// Before a reservation no turn begins that would be too short to be worth a hand-over, nor is one cut to less for a
+// minimum.
 constexpr Nanoseconds kShort = 500'000;
 // All reservations together keep at most so much of the time free.
 constexpr double kReservedMost = 0.25;
@@ -61,6 +64,9 @@ class Fair final : public Policy {
     bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
         return preempts(group, holder, now) && ready(group, now);
     }
+    bool cuts(const Group& group, const Group& turn, const Groups& others, Nanoseconds now) override {
+        return preempts(group, turn, now) && !takes_a_minimum(group, others, now);
+    }
     bool behind(const Group& group) const override {
         return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);
     }
@@ -84,6 +90,9 @@ class Fair final : public Policy {
         double claim = 0.0;
         Nanoseconds claim_at = 0;
         Recently recently;
+        Recently waited;     // while it could have run, and no client of it did
+        bool waits = false;  // ... as of `looked`
+        Nanoseconds looked = 0;
         Arrivals arrivals;               // of a latency client
         bool paused = true;              // its last turn ended for want of work, not because it was late to stop
         double sm = 1.0;                 // fraction of the multiprocessors, as of the last demand()
@@ -132,6 +141,21 @@ class Fair final : public Policy {
             return other != &group && !best_effort(*other) && takes_minimum(group, *other, now);
         });
     }
+    void look(const Group& group, bool waits, Nanoseconds now);
+    // Part of the last second in which it waited for others, of what its minimum leaves to them.
+    double kept_waiting(const Group& group, Nanoseconds now) const {
+        const Account& a = at(group);
+        if (group.spec.min <= 0.0 || group.planned > 0.0 || !a.active) return 0.0;
+        const double left = std::max(1.0 - group.spec.min, kLeastTarget);
+        return a.waited.share(now, a.waits ? now - a.looked : 0) / left;
+    }
+    // One that keeps the device busy has its minimum by its turns. One that pauses would wait for the turn of another
+    // each time that it comes back, so it goes before the others if it has waited for long of late.
+    bool is_owed(const Group& group, Nanoseconds now) const {
+        return at(group).paused && kept_waiting(group, now) > kKeptWaiting;
+    }
+    enum class Class { kClaims, kHurries, kIsOwed, kInTurn, kTakesWhatIsLeft };
+    Class class_of(const Group& group, const Groups& others, Nanoseconds now);
     void settle_debts(const Groups& groups);
     // No less than two of the shortest turns cost, or many groups with small targets would have theirs for nothing.
     double debt_max(const Account& a) const {
@@ -262,6 +286,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
         if (g->planned > 0.0) a.vtime = a.first_until = system;
         if (wants != a.active) a.cap.accrue(wants, now);
         a.active = wants;
+        look(*g, g->waiting > 0 && !g->running && ready(*g, now), now);
         wanting += wants;
         // A short job runs at once and undivided, ahead of its share. Until the others have caught up it counts as if
         // it still ran at its share; else the time it took would be missing from the minima of the others.
@@ -384,19 +409,24 @@ void Fair::turns_begin(const Groups& all, Nanoseconds now) {
     }
 }
 
+// Who goes before whom. What it says of those who wait must not depend on who runs, or a turn would be cut for one
+// that is not the next.
+Fair::Class Fair::class_of(const Group& group, const Groups& others, Nanoseconds now) {
+    if (best_effort(group) && competes(group, now)) return Class::kClaims;
+    if (in_hurry(group) && !takes_a_minimum(group, others, now)) return Class::kHurries;
+    if (is_owed(group, now)) return Class::kIsOwed;
+    return best_effort(group) ? Class::kTakesWhatIsLeft : Class::kInTurn;
+}
+
 const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     settle_debts(waiting);
     const Group* best = nullptr;
-    int best_class = 0;
+    Class best_class{};
     double best_place = INFINITY;
     for (const Group* g : waiting) {
         Account& a = at(*g);
         if (!ready(*g, now) || held_back(*g, now)) continue;
-        int service_class = 2;
-        if (best_effort(*g))
-            service_class = competes(*g, now) ? 0 : 3;
-        else if (in_hurry(*g) && !takes_a_minimum(*g, waiting, now))
-            service_class = 1;
+        const Class service_class = class_of(*g, waiting, now);
         const double place = a.vtime < a.first_until ? place_of(a) : next_turn_end(a);
         const bool earlier = place < best_place || (place == best_place && g->waiting_since < best->waiting_since);
         if (!best || service_class < best_class || (service_class == best_class && earlier)) {
@@ -406,8 +436,16 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     return best;
 }
 
+void Fair::look(const Group& group, bool waits, Nanoseconds now) {
+    Account& a = at(group);
+    if (a.waits) a.waited.add(now - a.looked, now);
+    a.waits = waits;
+    a.looked = now;
+}
+
 void Fair::granted(const Turn& turn, Nanoseconds now) {
     Account& a = at(*turn.group);
+    look(*turn.group, false, now);
     a.turn_end = next_turn_end(a);
     a.contended = true;
     first_turn_ = false;
@@ -423,6 +461,8 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         result.deadline = std::min(result.deadline, next.from);
     uint32_t rotating = 0;
     double slowest = INFINITY;
+    // It has its own minimum, and so no right to the time of one that has not.
+    const bool owes = kept_waiting(own, now) <= 1.0 && class_of(own, contenders, now) > Class::kIsOwed;
     for (const Group* g : contenders) {
         if (g == &own) {
             rotating = g->waiting;
@@ -431,7 +471,9 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         if (!ready(*g, now)) continue;
         result.contended = true;
         // One whose own turn was just cut will say so if it wants more: nobody is in a hurry for it yet.
-        if (preempts(*g, own, now) && (g->waiting > 0 || g->running)) {
+        if (owes && g->waiting > 0 && is_owed(*g, now)) {
+            result.deadline = std::min(result.deadline, std::max(turn.granted + kShort, now));
+        } else if ((g->running && preempts(*g, own, now)) || (g->waiting > 0 && cuts(*g, own, contenders, now))) {
             // A guaranteed minimum is worth a moment even to those in a hurry.
             const bool claims = best_effort(own) && competes(own, now);
             result.deadline = std::min(result.deadline, claims ? std::max(earliest, now) : now);

@@ -14,7 +14,9 @@ class Recently {
         used_ = used_ * left(now) + static_cast<double>(amount);
         at_ = std::max(at_, now);
     }
-    double share(Nanoseconds now) const { return used_ * left(now) / kSpan; }
+    double share(Nanoseconds now, Nanoseconds more = 0) const {
+        return (used_ * left(now) + static_cast<double>(more)) / kSpan;
+    }
 
   private:
     static constexpr double kSpan = 500e6;

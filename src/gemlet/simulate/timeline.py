@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from gemlet.simulate.client import Client
 
 
+# So many events at one moment are no burst: programs and arbiter answer each other without end.
+MOST_AT_ONCE = 200_000
+
+
 class Timeline:
     """Events in the order of their times, then in that in which they were planned. ``now`` in nanoseconds."""
 
     def __init__(self) -> None:
         self.now = 0
+        self._at_once = 0
         self._order = itertools.count()
         self._events: list[tuple[int, int, Client | None, Any]] = []
 
@@ -38,8 +43,12 @@ class Timeline:
         return events[0][0] if events else NEVER
 
     def step(self) -> None:
-        """Lets the next event happen."""
+        """Lets the next event happen. Raises `RuntimeError` if time stands still."""
+        before = self.now
         self.now, _, client, what = heapq.heappop(self._events)
+        self._at_once = self._at_once + 1 if self.now == before else 0
+        if self._at_once > MOST_AT_ONCE:
+            raise RuntimeError(f"virtual time stands still at {self.now} ns: {MOST_AT_ONCE} events at this moment")
         if client is not None:
             client.wake(self.now)
         else:

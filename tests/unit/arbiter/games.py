@@ -1,0 +1,104 @@
+"""Neighbours that play for more than their share, each a function of its seed alone.
+
+They lie, overrun their turns, work and pause at every length, come in several groups and classes, and go from one group to
+another.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from gemlet.model import GroupSpec, Priority
+from gemlet.simulate.engine import Engine, run_alone
+from gemlet.simulate.workload import MICROSECOND, MILLISECOND, SECOND, ProgramSpec, Workload
+
+US, MS = MICROSECOND, MILLISECOND
+LIES = ["", "", "silent", "boasts", "awaited", "idle"]
+
+
+def _between(chance: random.Random, least: int, most: int) -> int:
+    """Every order of magnitude as likely as the next."""
+    return int(math.exp(chance.uniform(math.log(least), math.log(most))))
+
+
+def _honest(chance: random.Random) -> ProgramSpec:
+    kernel = _between(chance, 10 * US, 400 * US)
+    return chance.choice(
+        [
+            ProgramSpec(kernel=kernel),
+            ProgramSpec(
+                kind="launch-bound",
+                kernel=kernel,
+                kernels=chance.randint(20, 300),
+                gap=chance.randint(5, 60) * US,
+                host=_between(chance, 20 * US, 5 * MS),
+            ),
+            ProgramSpec(
+                kind="bursty",
+                kernel=kernel,
+                work=_between(chance, MS, 40 * MS),
+                think=_between(chance, 50 * US, 20 * MS),
+            ),
+        ]
+    )
+
+
+def _player(chance: random.Random) -> ProgramSpec:
+    return ProgramSpec(
+        kind=chance.choice(["bursty", "saturating"]),
+        kernel=_between(chance, 5 * US, 1500 * US),
+        work=_between(chance, 200 * US, 50 * MS),
+        think=_between(chance, 20 * US, 60 * MS),
+        lie=chance.choice(LIES),
+        overrun=chance.choice([1.0, 1.0, 0.95, 0.8]),
+    )
+
+
+@dataclass
+class Game:
+    """One honest program with a minimum, of group 'honest', and those who play against it."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.chance = chance = random.Random(self.seed)
+        self.least = chance.choice([0.2, 0.3, 0.5, 0.7, 0.8])
+        self.honest = (GroupSpec(name="honest", min=self.least), (_honest(chance),))
+        count = chance.choice([1, 1, 1, 2, 3, 6])
+        self.players = []
+        for number in range(count):
+            least = chance.choice([0.0, 0.0, (1 - self.least) / count])
+            group = GroupSpec(
+                name=f"player{number}",
+                min=least,
+                max=chance.choice([1.0, 1.0, max(least, 0.4)]),
+                weight=chance.choice([1.0, 1.0, 8.0, 0.1]),
+                priority=Priority(chance.choice(["normal", "normal", "latency", "latency", "best-effort"])),
+            )
+            self.players.append((group, tuple(_player(chance) for _ in range(chance.choice([1, 1, 1, 2, 4])))))
+        self.hops = chance.random() < 0.3
+
+    def of_its_minimum(self, seconds: int) -> list[float]:
+        """The honest program's speed in each second after the first, 1 being its minimum."""
+        workload = Workload(groups=(self.honest, *self.players), duration=seconds * SECOND, seed=self.seed)
+        engine = Engine(workload)
+        if self.hops:
+            self._hop(engine)
+        alone = run_alone(Workload(groups=(self.honest,), duration=seconds * SECOND, seed=self.seed), 0)
+        return [speed / self.least for speed in engine.run().speeds(0, alone, SECOND, start=SECOND)]
+
+    def _hop(self, engine: Engine) -> None:
+        """New programs come again and again in place of those before, each in a group by chance."""
+        period = _between(self.chance, 3 * MS, 300 * MS)
+        present = []
+
+        def hop() -> None:
+            if present:
+                engine.exit(present.pop())
+            group, _ = self.chance.choice(self.players)
+            present.append(engine.add(group.name, _player(self.chance)))
+            engine.at(engine.now + period, hop)
+
+        engine.at(SECOND // 2, hop)

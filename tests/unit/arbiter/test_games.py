@@ -1,0 +1,39 @@
+"""A minimum holds beside neighbours that play for more than their share."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemlet.simulate.workload import SECOND, ProgramSpec
+from tests.unit.arbiter.games import Game
+from tests.unit.arbiter.open_device import US, Shared
+
+# Each second after the first; what is found out about a neighbour costs the first something, too.
+LEAST = 0.82  # of the minimum
+
+
+# Of a search among 400: games in which a trial, a pause or a neighbour's word once cost more than that.
+@pytest.mark.parametrize("seed", [1013, 1018, 1069, 1117, 1153, 1282, 1336])
+def test_a_minimum_holds_beside_those_who_play_for_more(seed):
+    assert min(Game(seed).of_its_minimum(4)) >= LEAST
+
+
+@pytest.mark.parametrize("seed", [1010, 1091, 1128, 1199, 1250, 1345, 1369])
+def test_no_turn_is_given_to_be_taken_back_at_once(seed):
+    """Else the arbiter and the programs answer each other without end, and virtual time stands still."""
+    assert min(Game(seed).of_its_minimum(4)) > 0.5
+
+
+def test_a_neighbour_that_says_to_be_idle_takes_no_minimum():
+    """That there is room for both is refuted once it cost one its minimum, and not believed again at once."""
+    pauses = ProgramSpec(kind="launch-bound", kernels=64, kernel=13 * US, gap=37 * US, host=3300 * US)
+    shared = Shared(({"min": 0.8}, pauses), ({"weight": 0.1}, ProgramSpec(kernel=33 * US, lie="idle")), seconds=4)
+    assert min(shared.speeds(0)) >= 0.8
+
+
+def test_one_that_comes_back_from_a_pause_does_not_wait_beyond_its_minimum():
+    """Its pauses are no gift: who runs in them stops when it comes back and has waited for too long already."""
+    pauses = ProgramSpec(kind="launch-bound", kernels=174, kernel=20 * US, gap=32 * US, host=2200 * US)
+    neighbours = [({"min": 0.1, "max": 0.4}, ProgramSpec(kernel=350 * US)), ({"min": 0.1}, ProgramSpec(kernel=10 * US))]
+    shared = Shared(({"min": 0.8}, pauses), *neighbours, seconds=5)
+    assert min(shared.speeds(0, start=2 * SECOND)) >= 0.95 * 0.8
