@@ -19,12 +19,12 @@ from gemlet.serve.dispatch import batch_tensors, relief
 from gemlet.serve.dispatch.answers import Answers
 from gemlet.serve.dispatch.call import Refusal, check
 from gemlet.serve.dispatch.deaths import Deaths, asked_by
-from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
+from gemlet.serve.dispatch.dispatcher import Dispatcher, Drop
 from gemlet.serve.dispatch.drops import Drops
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.faults import Faults
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.dispatch.served import Models
 from gemlet.serve.dispatch.soon import Soon
 from gemlet.serve.dispatch.waiting_bytes import WaitingBytes
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gemlet.serve.dispatch.call import Call
+    from gemlet.serve.dispatch.gpu_lets import Batch, GpuLetState
     from gemlet.serve.dispatch.request_log import RequestLog
     from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.execution.executor import Executor, Result

@@ -8,35 +8,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-
-@dataclass(slots=True)
-class Request:
-    """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own.
-
-    may_be_late: it is served late rather than dropped. client: whose it is, "" if nobody knows. together: requests that
-    its batch may have at most, since a batch with it failed; 0: none did. firsts: executors that died under it and had
-    begun with it, which tells nothing if others were there, too. asked: a model asked for it.
-    """
-
-    model: str
-    arrived: float
-    deadline: float
-    payload: Any = None
-    rows: int = 1
-    priority: int = 0
-    may_be_late: bool = False
-    client: str = ""
-    together: int = 0
-    firsts: int = 0
-    asked: bool = False
+    from gemlet.serve.dispatch.request import Request
 
 
 def _urgency(request: Request) -> tuple[bool, int, int, float]:

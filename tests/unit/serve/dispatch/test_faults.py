@@ -12,7 +12,7 @@ from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch import faults
 from gemlet.serve.dispatch.dispatcher import Dispatcher
 from gemlet.serve.dispatch.faults import DOUBTED_MS, Faults
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_server import Asking, GrpcServer
