@@ -12,7 +12,8 @@ late as well. Batches take longer than expected at times: where more waits than 
 than planned, the oldest must have a margin left, learned from such batches. Otherwise another request takes its place,
 which is in time more surely.
 
-In a queue the lower priority number goes first, and of equal ones the earlier deadline.
+In a queue the lower priority number goes first. Among equals the clients have turns, a row each; of one client's
+requests the earlier deadline goes first.
 
 Requests that may fail a batch (faults.py) stand in a line of their own, and share no batch with others. While others
 wait for a gpu-let, it runs such a batch every second time at most: whatever these requests cost, the others wait for
@@ -250,6 +251,10 @@ class Dispatcher:
         """Whether anything does."""
         return any(self.queues.values())
 
+    def waits_for(self, model: str) -> bool:
+        """Whether anything does for this one."""
+        return model in self.queues and bool(self.queues[model])
+
     def give_up(self, model: str, reason: str) -> None:
         """Drops what waits for a model."""
         if model in self.queues:
@@ -340,11 +345,11 @@ class Dispatcher:
         if self._faults and not line.doubted:
             self._set_aside(place.model, line, now)
         rows = line.fitting(self._planned(place))
-        while self._drop and line.rows and not line.head.may_be_late:
+        while self._drop and line.rows and not (head := line.head).may_be_late:
             expected = self._expect(place, rows)
             if line.rows > rows:  # what is dropped makes room for another
-                expected += self._margin(place, line.head)
-            if line.head.deadline + SLACK_MS >= now + expected:
+                expected += self._margin(place, head)
+            if head.deadline + SLACK_MS >= now + expected:
                 break
             self._drops.append(Drop(line.pop(), "its deadline could not be met", late=True, expected=expected))
             rows = line.fitting(self._planned(place))
@@ -365,10 +370,10 @@ class Dispatcher:
         return Batch(place, requests, now)
 
     def _set_aside(self, model: str, line: Line, now: float) -> None:
-        """As _trusted(), for those at the head: one client may have all that wait, in as many batches."""
+        """As _trusted(), for those that are next: one client may have all that wait, in as many batches."""
         doubted = self.queues[model].doubted
-        while line.rows and self._faults.doubted(model, line.head.client, now):
-            doubted.add(line.pop())
+        while line.rows and self._faults.doubted(model, line.next.client, now):
+            doubted.add(line.pass_over())
 
     def _trusted(self, requests: list[Request], now: float) -> list[Request]:
         """Of these; the others, whose clients had one at fault since they came, go to their line."""
