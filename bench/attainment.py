@@ -62,7 +62,7 @@ from gemlet.simulate.serving.simulator import Tally, simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gemlet.serve.dispatch.dispatcher import Assignment
+    from gemlet.serve.dispatch.gpu_lets import Assignment
 
 # Model -> its part of what the device can do, SLO over the latency of 8 requests on the whole device; and the policy.
 MIXES: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {

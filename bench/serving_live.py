@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gemlet.load import arrivals
-from gemlet.serve.dispatch.dispatcher import Assignment, Batch, Dispatcher, GpuLetState
+from gemlet.serve.dispatch.dispatcher import Dispatcher
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.gpu_lets import Assignment, Batch, GpuLetState
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.models import built_in
 from gemlet.serve.profiles.ladder import ladder

@@ -10,7 +10,7 @@ import socket
 import ssl
 import stat
 import subprocess
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import grpc
@@ -25,6 +25,9 @@ ECHO = (
     "platform: noop\nmax_batch: 4\nslo: 60s\ninputs: [{name: X, datatype: FP32, shape: [-1]}]\n"
     "outputs: [{name: Y, datatype: FP32, shape: [-1]}]\n"
 )
+ONE_BY_ONE = ECHO.replace("platform: noop\nmax_batch: 4", "max_batch: 1")
+SLOW = "import time\ndef infer(inputs): time.sleep(0.03); return {'Y': inputs['X']}\n"
+OWN = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
 TOKEN = "correct-horse-battery"
 BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}]})
 
@@ -68,7 +71,7 @@ def ask(connection, headers=None):
     return response.status, json.loads(response.read())
 
 
-def infer_over_grpc(channel, metadata=()):
+def ask_over_grpc(channel, metadata=()):
     request = messages.ModelInferRequest(model_name="echo")
     request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
     request.raw_input_contents.append(bytes(4))
@@ -77,7 +80,11 @@ def infer_over_grpc(channel, metadata=()):
         request_serializer=messages.ModelInferRequest.SerializeToString,
         response_deserializer=messages.ModelInferResponse.FromString,
     )
-    return call(request, metadata=metadata, timeout=60, wait_for_ready=True)
+    return call.future(request, metadata=metadata, timeout=60, wait_for_ready=True)
+
+
+def infer_over_grpc(channel, metadata=()):
+    return ask_over_grpc(channel, metadata).result()
 
 
 def test_tls_and_tokens_on_every_address(repository, secured, tmp_path):
@@ -164,6 +171,24 @@ def test_what_goes_on_ends_with_its_token(repository, tmp_path):
         assert "none" in next(stays).error_message
         for asked in queues:
             asked.put(None)
+
+
+def test_a_request_does_not_wait_for_all_that_another_token_has_sent(tmp_path):
+    """Both clients come from this machine, as all do that come by one proxy."""
+    folder, tokens, requests = tmp_path / "models", tmp_path / "tokens", 120
+    write_model(folder, "echo", ONE_BY_ONE, SLOW)
+    first, second = TOKEN, f"another-{TOKEN}"
+    tokens.write_text(f"{first}\n{second}\n")
+    tokens.chmod(0o600)
+    with serving(folder, tmp_path / "log", "--token-file", str(tokens)) as server, ExitStack() as channels:
+        both = [channels.enter_context(grpc.insecure_channel(server.grpc, options=OWN)) for _ in range(2)]
+        infer_over_grpc(both[1], [("authorization", f"Bearer {first}")])
+        sent = [ask_over_grpc(both[0], [("authorization", f"Bearer {first}")]) for _ in range(requests)]
+        eventually(lambda: any(each.done() for each in sent))
+        infer_over_grpc(both[1], [("authorization", f"Bearer {second}")])
+        waiting = sum(not each.done() for each in sent)
+        assert all(each.result().model_name == "echo" for each in sent)
+        assert waiting > requests / 4  # nearly all: this client's request was the next one
 
 
 def test_unix_sockets_are_for_this_user(repository, tmp_path):

@@ -1,7 +1,7 @@
 """Neighbours that play for more than their share, each a function of its seed alone.
 
-They lie, overrun their turns, work and pause at every length, come in several groups and classes, and go from one group to
-another.
+They lie, overrun their turns, work and pause at every length, come in several groups and classes, and go from one
+group to another.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gemlet.serve.dispatch.call import Call
-    from gemlet.serve.dispatch.dispatcher import Batch, Drop, GpuLetState
+    from gemlet.serve.dispatch.dispatcher import Drop
+    from gemlet.serve.dispatch.gpu_lets import Batch, GpuLetState
     from gemlet.serve.dispatch.quarantine import Quarantine
-    from gemlet.serve.dispatch.queue import Request
+    from gemlet.serve.dispatch.request import Request
     from gemlet.serve.dispatch.request_log import RequestLog
     from gemlet.serve.dispatch.served import Models, ServedModel
     from gemlet.serve.execution.executor import Result

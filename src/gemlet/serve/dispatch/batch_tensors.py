@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
-    from gemlet.serve.dispatch.queue import Request
+    from gemlet.serve.dispatch.request import Request
     from gemlet.serve.execution.protocol import ArenaTensor
     from gemlet.serve.models.specification import ModelSpec
 

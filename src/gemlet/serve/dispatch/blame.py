@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.serve.dispatch.call import Call
-    from gemlet.serve.dispatch.dispatcher import Batch
+    from gemlet.serve.dispatch.gpu_lets import Batch
     from gemlet.serve.dispatch.quarantine import Quarantine
     from gemlet.serve.dispatch.waits import Waits
 

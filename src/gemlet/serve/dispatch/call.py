@@ -88,7 +88,7 @@ class Call:
 
     request_bytes: of the whole request, where its inputs are views of that, and keep it. id: the client's own. trace:
     W3C's traceparent, as it came. admitted: when it was checked, where that is logged.
-    client: whose it is, an address or a user, or the model that asks; "" if nobody knows.
+    client: whose it is, an address or a user, with its token, or the model that asks; "" if nobody knows.
     chain: of models that work on other requests and wait for this one, the last of which sent it. asker: its executor.
     parent: the number of the batch that it is of; awaited_at: what that waits for, see waits.py. about: the rest of it,
     for models that get requests one by one. spec: what its inputs were checked against. gone: nobody waits for its

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from gemlet.serve.dispatch.answers import Answers
     from gemlet.serve.dispatch.call import Call
-    from gemlet.serve.dispatch.dispatcher import Batch
+    from gemlet.serve.dispatch.gpu_lets import Batch
     from gemlet.serve.dispatch.quarantine import Quarantine
-    from gemlet.serve.dispatch.queue import Request
+    from gemlet.serve.dispatch.request import Request
     from gemlet.serve.dispatch.waits import Waits
     from gemlet.serve.execution.executor import Executor
 

@@ -12,7 +12,8 @@ late as well. Batches take longer than expected at times: where more waits than 
 than planned, the oldest must have a margin left, learned from such batches. Otherwise another request takes its place,
 which is in time more surely.
 
-In a queue the lower priority number goes first, and of equal ones the earlier deadline.
+In a queue the lower priority number goes first. Among equals the clients have turns, a row each; of one client's
+requests the earlier deadline goes first.
 
 Requests that may fail a batch (faults.py) stand in a line of their own, and share no batch with others. While others
 wait for a gpu-let, it runs such a batch every second time at most: whatever these requests cost, the others wait for
@@ -23,16 +24,20 @@ The same code runs live and in the simulator; its caller advances the time and d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from gemlet.serve.dispatch.faults import Faults
+from gemlet.serve.dispatch.gpu_lets import Assignment, Batch, GpuLetState
+from gemlet.serve.dispatch.meetings import Meetings, NoneWaits
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.queue import Line, Queue, Request
+from gemlet.serve.dispatch.queue import Line, Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from gemlet.serve.dispatch.meetings import Waiting
+    from gemlet.serve.dispatch.request import Request
     from gemlet.serve.plan.model import Plan
 
 SLACK_MS = 1e-9
@@ -60,102 +65,6 @@ class Expects(Protocol):
     def relax(self, place: Assignment) -> None:
         """All waiting requests were dropped because of a prediction, so no batch will be measured."""
         ...
-
-
-class Waiting(Protocol):
-    """Which batches wait for others; Waits implements it."""
-
-    def waits(self, batch: Batch) -> bool: ...
-
-    def asked(self, request: Request) -> bool:
-        """Whether any batch asked for it."""
-        ...
-
-    def family(self, batches: Iterable[Batch]) -> Callable[[Request], bool]:
-        """Whether one of these asked for a request, or for what did."""
-        ...
-
-    def asks(self, batches: Iterable[Batch], holding: Callable[[str], Iterable[Batch]]) -> Callable[[Request], bool]:
-        """Whether one of these waits for a request, or for a batch that does."""
-        ...
-
-
-class _NoneWaits:
-    """Of models that ask no others."""
-
-    def waits(self, _batch: Batch) -> bool:
-        return False
-
-    def asked(self, _request: Request) -> bool:
-        return False
-
-    def family(self, _batches: Iterable[Batch]) -> Callable[[Request], bool]:
-        return lambda _request: False
-
-    def asks(self, _batches: Iterable[Batch], _holding: Callable[[str], Iterable[Batch]]) -> Callable[[Request], bool]:
-        return lambda _request: False
-
-
-@dataclass(slots=True)
-class Assignment:
-    """A model on a gpu-let: its planned batch and rate (requests/s), and what it took so far over that rate."""
-
-    gpu_let: GpuLetState
-    model: str
-    batch: int
-    rate: float
-    slowdown: float
-    credit: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class GpuLetState:
-    """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now.
-
-    host: what it ends with, as others of the same host do. beside: batches that it executes although that one has not
-    ended, which waits for what they belong to. doubted: its last batch was of requests that may fail it.
-    """
-
-    gpu: int
-    number: int
-    sm: float
-    places: dict[str, Assignment] = field(default_factory=dict)
-    running: Batch | None = None
-    retired: bool = False
-    suspended: bool = False
-    doubted: bool = False
-    host: object | None = None
-    beside: list[Batch] = field(default_factory=list)
-
-    @property
-    def batches(self) -> list[Batch]:
-        """All that it executes."""
-        return [self.running, *self.beside] if self.running is not None else []
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Requests to execute together, now.
-
-    number: by which it waits for others, see waits.py; 0: for none. waited: milliseconds for which it did, without
-    those since ``waits_since``, if it does. replaced: its model is not served any more, or by other files.
-    """
-
-    place: Assignment
-    requests: list[Request]
-    started: float
-    number: int = 0
-    waited: float = 0.0
-    waits_since: float = 0.0
-    replaced: bool = False
-
-    @property
-    def gpu_let(self) -> GpuLetState:
-        return self.place.gpu_let
-
-    @property
-    def rows(self) -> int:
-        return sum(request.rows for request in self.requests)
 
 
 @dataclass(slots=True, frozen=True)
@@ -196,8 +105,8 @@ class Dispatcher:
         self._suspects = suspects or Quarantine()
         self._alone = self._suspects.alone
         self._faults = faults if faults is not None else Faults()
-        self._waits: Waiting = waits or _NoneWaits()
         self.queues: dict[str, Queue] = {}
+        self.meetings = Meetings(self._suspects, waits or NoneWaits(), self.queues)
         self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
         self._drops: list[Drop] = []
@@ -218,6 +127,7 @@ class Dispatcher:
                     gpu_let.places[task.model] = place
                     self._places.setdefault(task.model, []).append(place)
                 self.gpu_lets.append(gpu_let)
+        self.meetings.gpu_lets = self.gpu_lets
         for model in self._places:
             self.queues.setdefault(model, Queue())
         for model, queue in self.queues.items():
@@ -317,22 +227,6 @@ class Dispatcher:
         """Where the plan has a model."""
         return self._places.get(model, ())
 
-    def may_meet(self, place: Assignment, *, locked: bool = False) -> Callable[[Request], bool]:
-        """Which requests may run there beside what runs on the same device. ``locked``: if that waits for ever else."""
-        if not self._alone:
-            return _any
-        asked, others = self._may_start(place, locked=locked)
-        return lambda request: others or (asked is not None and asked(request))
-
-    @property
-    def has_suspects(self) -> bool:
-        """Whether any model may not meet others."""
-        return bool(self._alone)
-
-    def on_device_of(self, place: Assignment) -> list[GpuLetState]:
-        """Gpu-lets."""
-        return [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
-
     def drops(self) -> list[Drop]:
         """Requests dropped since the last call."""
         dropped, self._drops = self._drops, []
@@ -356,6 +250,10 @@ class Dispatcher:
     def waits(self) -> bool:
         """Whether anything does."""
         return any(self.queues.values())
+
+    def waits_for(self, model: str) -> bool:
+        """Whether anything does for this one."""
+        return model in self.queues and bool(self.queues[model])
 
     def give_up(self, model: str, reason: str) -> None:
         """Drops what waits for a model."""
@@ -411,7 +309,7 @@ class Dispatcher:
         lines = [line for line in self.queues[place.model].lines if line.rows]
         if not lines:
             return
-        asked, others = self._may_start(place)
+        asked, others = self.meetings.may_start(place)
         for line in lines:
             if others:
                 yield place, line, None
@@ -422,43 +320,6 @@ class Dispatcher:
         """In which order models start on an executor that has just come back: it tells most of the first one."""
         doubted = self.queues[model].doubted
         return model not in self._suspects.by_itself, model not in self._alone, doubted.head.firsts if doubted else 0
-
-    def _may_start(self, place: Assignment, *, locked: bool = False) -> tuple[Callable[[Request], bool] | None, bool]:
-        """Which requests of a model do not meet a suspect there that they must not meet: those that were asked for by
-        what is there, and whether others. ``locked``: what is there waits for ever, unless what it waits for runs."""
-        gpu_lets = self.on_device_of(place)
-        there = [batch for gpu_let in gpu_lets for batch in gpu_let.batches]
-        by_itself, models = self._suspects.by_itself, {batch.place.model for batch in there}
-        waiting = any(
-            self.queues[model]
-            for gpu_let in gpu_lets
-            if not gpu_let.suspended  # else it could not start there yet, whatever ends
-            for model in gpu_let.places.keys() & by_itself
-        )
-        others = self._may_meet(place.model, models) and (place.model in by_itself or not waiting)
-        if others or not there:
-            return None, others
-        at_work = {batch.place.model for batch in there if not self._waits.waits(batch)}
-        if not self._may_meet(place.model, at_work):
-            return None, False
-        if place.model in by_itself and all(batch.gpu_let.host is not place.gpu_let.host for batch in there):
-            return self._waits.asked, False  # its host's end would tell as much of it as if it were the only one
-        if locked:
-            return self._waits.asks(there, self._on_devices_of), False
-        families = [self._waits.family([batch]) for batch in there if batch.place.model in by_itself]
-        families.append(self._waits.family(there))
-        return lambda request: all(family(request) for family in families), False
-
-    def _may_meet(self, model: str, met: set[str]) -> bool:
-        if model in self._suspects.by_itself:
-            return not met
-        return not met & self._suspects.by_itself and (model not in self._alone or not met & self._alone)
-
-    def _on_devices_of(self, model: str) -> list[Batch]:
-        """What is where this model may have to wait for it."""
-        devices = {place.gpu_let.gpu for place in self.places(model)}
-        gpu_lets = [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu in devices]
-        return [batch for gpu_let in gpu_lets for batch in gpu_let.batches]
 
     def _urgency(self, place: Assignment, line: Line, request: Request | None) -> tuple[bool, int, int, float]:
         """First what is suspect, for others wait until it has run; by priority, then by when the head must start at the
@@ -484,11 +345,11 @@ class Dispatcher:
         if self._faults and not line.doubted:
             self._set_aside(place.model, line, now)
         rows = line.fitting(self._planned(place))
-        while self._drop and line.rows and not line.head.may_be_late:
+        while self._drop and line.rows and not (head := line.head).may_be_late:
             expected = self._expect(place, rows)
             if line.rows > rows:  # what is dropped makes room for another
-                expected += self._margin(place, line.head)
-            if line.head.deadline + SLACK_MS >= now + expected:
+                expected += self._margin(place, head)
+            if head.deadline + SLACK_MS >= now + expected:
                 break
             self._drops.append(Drop(line.pop(), "its deadline could not be met", late=True, expected=expected))
             rows = line.fitting(self._planned(place))
@@ -509,10 +370,10 @@ class Dispatcher:
         return Batch(place, requests, now)
 
     def _set_aside(self, model: str, line: Line, now: float) -> None:
-        """As _trusted(), for those at the head: one client may have all that wait, in as many batches."""
+        """As _trusted(), for those that are next: one client may have all that wait, in as many batches."""
         doubted = self.queues[model].doubted
-        while line.rows and self._faults.doubted(model, line.head.client, now):
-            doubted.add(line.pop())
+        while line.rows and self._faults.doubted(model, line.next.client, now):
+            doubted.add(line.pass_over())
 
     def _trusted(self, requests: list[Request], now: float) -> list[Request]:
         """Of these; the others, whose clients had one at fault since they came, go to their line."""
@@ -540,7 +401,3 @@ class Dispatcher:
 
     def _margin(self, place: Assignment, head: Request) -> float:
         return min(self._expect.margin(place), MARGIN_PART * (head.deadline - head.arrived))
-
-
-def _any(_request: Request) -> bool:
-    return True

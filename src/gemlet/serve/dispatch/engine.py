@@ -19,15 +19,15 @@ from gemlet.serve.dispatch import batch_tensors, relief
 from gemlet.serve.dispatch.answers import Answers
 from gemlet.serve.dispatch.call import Refusal, check
 from gemlet.serve.dispatch.deaths import Deaths, asked_by
-from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
+from gemlet.serve.dispatch.dispatcher import Dispatcher, Drop
 from gemlet.serve.dispatch.drops import Drops
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.faults import Faults
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.dispatch.served import Models
 from gemlet.serve.dispatch.soon import Soon
-from gemlet.serve.dispatch.waiting_bytes import WaitingBytes
+from gemlet.serve.dispatch.waiting_room import WaitingRoom
 from gemlet.serve.dispatch.waits import Waits
 from gemlet.serve.dispatch.work import Work
 from gemlet.serve.execution.backend import GpuLetGone
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gemlet.serve.dispatch.call import Call
+    from gemlet.serve.dispatch.gpu_lets import Batch, GpuLetState
     from gemlet.serve.dispatch.request_log import RequestLog
     from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.execution.executor import Executor, Result
@@ -50,7 +51,7 @@ EXPIRE_S = 0.005  # between looks for requests that waited past their deadline, 
 FEW = 1000  # requests, at all of which it costs little to look
 SWEEP_S = 5e-6  # for each, before all that wait are looked at: some twenty times as long as that takes
 LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
-MAX_WAITING = 20_000  # calls of one model in its queue
+MAX_WAITING = 20_000  # calls of one model
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
 THROUGHPUT_PRIORITY_OFFSET = 1_000_000  # of models of that class: they go after all others of their gpu-let
 EMPTY = Plan(policy="none", device="", origin="", gpus=(), demands=())
@@ -76,7 +77,7 @@ class Engine:
         self.models = Models()
         self.expectation = Expectation()
         self.closing = ""  # why new calls are refused
-        self.waiting_bytes = WaitingBytes(MAX_WAITING_BYTES)
+        self.room = WaitingRoom(MAX_WAITING_BYTES, MAX_WAITING)
         self.waits = Waits()
         self._clock = clock
         self._quarantine = Quarantine()
@@ -140,7 +141,6 @@ class Engine:
             may_be_late, priority = not call.timeout_ms, priority + THROUGHPUT_PRIORITY_OFFSET
         if 0 < call.timeout_ms < slo:
             slo = call.timeout_ms
-        self.waiting_bytes.add(label, call.nbytes)
         self._answers.in_flight += 1
         due = call.arrived + slo
         self._enqueue(
@@ -244,7 +244,7 @@ class Engine:
             if route in running:  # its thread is at work: what came to it would wait for that
                 self._dispatcher.carry_on(running[route], gpu_let)
         for request in moved:
-            self.waiting_bytes.remove(request.model, request.payload.nbytes)
+            self._leave_room(request)
             self._resubmit(request)
         self.pump()
 
@@ -289,7 +289,7 @@ class Engine:
         """Takes out the requests of clients that are gone."""
         self._sweeping = False
         for request in self._dispatcher.take_out(lambda request: request.payload.gone):
-            self.waiting_bytes.remove(request.model, request.payload.nbytes)
+            self._leave_room(request)
             self._answers.forget(request)
 
     def _look_at_deadlines(self) -> None:
@@ -387,17 +387,17 @@ class Engine:
             raise Refusal("unavailable", self._resting(spec.label, rest), retry_s=ceil(rest / 1000))
 
     def _admit(self, call: Call) -> None:
+        """Finds it room to wait in. Raises Refusal."""
         if self.closing and not call.chain:
             raise Refusal("unavailable", self.closing, retry_s=1)
         call.nbytes = max(call.request_bytes, sum([len(tensor.data) for tensor in call.inputs]))
         assert call.spec is not None
-        label, waiting = call.spec.label, self.waiting_bytes
-        if not waiting.has_room(label, call.nbytes):
-            message = f"waiting requests take {waiting.total} bytes, those for {label} {waiting.of(label)}"
-            raise Refusal("overload", message, retry_s=1)
-        queue = self._dispatcher.queues.get(label)
-        if queue is not None and len(queue) >= MAX_WAITING:
-            raise Refusal("overload", f"{len(queue)} requests for {label} already wait", retry_s=1)
+        full = self.room.enter(call.spec.label, call.client, call.nbytes)
+        if full:
+            raise Refusal("overload", full, retry_s=1)
+
+    def _leave_room(self, request: Request) -> None:
+        self.room.leave(request.model, request.client, request.payload.nbytes)
 
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
@@ -410,7 +410,7 @@ class Engine:
             self._execute(batch)
         self._drops.add(self._dispatcher.drops())
         self._relieve()
-        if self._timer is None and self.waiting(request.model):  # if others waited, there would be one
+        if self._timer is None and self._dispatcher.waits_for(request.model):  # if others waited, there would be one
             self._arm()
 
     def _name_of(self, gpu_let: GpuLetState) -> str:
@@ -428,7 +428,7 @@ class Engine:
             route = self._routes[batch.gpu_let]
             served = self.models.get(batch.place.model)
             for request in batch.requests:
-                self.waiting_bytes.remove(request.model, request.payload.nbytes)
+                self._leave_room(request)
             if served is None:
                 for request in batch.requests:
                     self._answers.refuse(request, self.models.unknown(request.payload.model))
@@ -508,7 +508,7 @@ class Engine:
     def _died(self, executor: Executor) -> None:
         if self._deaths.noticed(executor, lambda: self._running(executor)):
             for request in self._dispatcher.take_out(lambda request: asked_by(executor, request.payload)):
-                self.waiting_bytes.remove(request.model, request.payload.nbytes)
+                self._leave_room(request)
                 self._deaths.orphaned(request)
         self.suspend(executor)
 
@@ -568,11 +568,11 @@ class Engine:
             self._answers.refuse(request, self.models.unknown(call.model, call.version))
             return
         request.model = served.spec.label
-        self.waiting_bytes.add(request.model, call.nbytes)
+        self.room.enter(request.model, call.client, call.nbytes, again=True)
         self.waits.moved(call, request.model)
         self._dispatcher.submit(request)
         self._arm()
 
     def _refuse_dropped(self, drop: Drop) -> None:
-        self.waiting_bytes.remove(drop.request.model, drop.request.payload.nbytes)
+        self._leave_room(drop.request)
         self._answers.refuse_dropped(drop)

@@ -18,7 +18,7 @@ from gemlet.serve.profiles.variation import Recent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gemlet.serve.dispatch.dispatcher import Assignment
+    from gemlet.serve.dispatch.gpu_lets import Assignment
 
 Key = tuple[str, str, float]  # a model, the kind of device it runs on, and the SM share of its gpu-let
 BATCHES = 16  # that what is expected rests on

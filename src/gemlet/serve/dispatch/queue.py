@@ -1,94 +1,84 @@
 """The waiting requests of one model, in two lines: those that are trusted, and those that may fail a batch.
 
-In a line the order of service is by priority, then by deadline, then by arrival; first those of a batch that has
-failed. No batch is of both lines.
+In a line those of a batch that has failed go first, then those of a higher priority; among equals clients have turns
+(turns.py). The most urgent one is the head of its line: it says when a gpu-let must turn to that line at the latest,
+and is dropped if it would be late anyway, whosever turn it is. No batch is of both lines.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gemlet.serve.dispatch.turns import Turns, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-
-@dataclass(slots=True)
-class Request:
-    """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own.
-
-    may_be_late: it is served late rather than dropped. client: whose it is, "" if nobody knows. together: requests that
-    its batch may have at most, since a batch with it failed; 0: none did. firsts: executors that died under it and had
-    begun with it, which tells nothing if others were there, too. asked: a model asked for it.
-    """
-
-    model: str
-    arrived: float
-    deadline: float
-    payload: Any = None
-    rows: int = 1
-    priority: int = 0
-    may_be_late: bool = False
-    client: str = ""
-    together: int = 0
-    firsts: int = 0
-    asked: bool = False
+    from gemlet.serve.dispatch.request import Request
+    from gemlet.serve.dispatch.turns import Rank
 
 
-def _urgency(request: Request) -> tuple[bool, int, int, float]:
-    return not request.together, request.firsts, request.priority, request.deadline
+def _urgency(request: Request) -> tuple[Rank, float]:
+    return rank_of(request), request.deadline
 
 
 class Line:
-    """``rows`` of all its requests, each of which has one at least. A new request nearly always goes to the end, so
-    adding one takes no search; nor does finding those that models asked for, of which there are few."""
+    """``rows`` of all its requests, each of which has one at least. Those that models asked for, of which there are
+    few, are found without a search."""
 
     doubted = False
 
     def __init__(self) -> None:
-        self._requests: deque[Request] = deque()
+        self._turns = Turns()
         self._asked: dict[int, Request] = {}
         self.rows = 0
         self._first_due = inf  # no deadline of a request that may not be late is earlier
         self.looked = -inf  # when late() last looked at all
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return self._turns.waiting
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        """In no order."""
+        return iter(self._turns)
 
     @property
     def asked(self) -> list[Request]:
-        """Those that models asked for, in the order of service."""
+        """Those that models asked for, the most urgent first."""
         return sorted(self._asked.values(), key=_urgency)
 
     @property
     def head(self) -> Request:
-        return self._requests[0]
+        """The most urgent one, whosever turn it is."""
+        return self._turns.most_urgent
+
+    @property
+    def next(self) -> Request:
+        """The one that is taken next."""
+        return self._turns.next
+
+    @property
+    def known(self) -> int:
+        """Clients of which it remembers what turns they had."""
+        return self._turns.known
 
     def add(self, request: Request) -> None:
-        queue = self._requests
         self.rows += request.rows
         if request.asked:
             self._asked[id(request)] = request
         if request.deadline < self._first_due and not request.may_be_late:
             self._first_due = request.deadline
-        if not queue or _urgency(queue[-1]) <= _urgency(request):
-            queue.append(request)
-        else:
-            insort(queue, request, key=_urgency)
+        self._turns.add(request)
 
     def fitting(self, limit: int) -> int:
-        """Rows of the longest run of requests from the head that has at most ``limit``; the head is always in it."""
-        if len(self._requests) == self.rows:  # one row each
+        """Rows of the longest run of requests from the next one that has at most ``limit``; that one is always in
+        it."""
+        if self._turns.waiting == self.rows:  # one row each
             return min(self.rows, limit)
         rows = 0
-        for request in self._requests:
+        for request in self._turns.in_turn():
             if rows and rows + request.rows > limit:
                 break
             rows += request.rows
@@ -98,47 +88,54 @@ class Line:
         """The requests of fitting(), which said ``rows``."""
         taken = []
         while rows > 0:
-            request = self.pop()
+            request = self._gone(self._turns.take())
             taken.append(request)
             rows -= request.rows
         return taken
 
     def pop(self) -> Request:
-        request = self._requests.popleft()
-        self.rows -= request.rows
-        if request.asked:
-            del self._asked[id(request)]
-        return request
+        """Takes out the head, which was no turn of its client."""
+        return self._gone(self._turns.give_up())
+
+    def pass_over(self) -> Request:
+        """Takes out the next one, which was no turn of its client."""
+        return self._gone(self._turns.pass_over())
 
     def remove(self, unwanted: Callable[[Request], bool]) -> Iterable[Request]:
-        """Takes out the unwanted requests, wherever they stand."""
-        out = [request for request in self._requests if unwanted(request)]
+        """Takes out the unwanted requests, wherever they stand; the most urgent first."""
+        out = sorted(filter(unwanted, self._turns), key=_urgency)
         if out:
-            self._requests = deque(request for request in self._requests if not unwanted(request))
-            self.rows = sum(request.rows for request in self._requests)
-            self._asked = {id(request): request for request in self._requests if request.asked}
+            self._turns.remove(out)
+            self.rows -= sum([request.rows for request in out])
+            for request in out:
+                self._asked.pop(id(request), None)
         return out
 
     def to_look_at(self, now: float) -> int:
         """How many requests late() would look at, where it is more than the head and those that it takes out."""
-        queue = self._requests
-        mixed = bool(queue) and (queue[0].priority != queue[-1].priority or queue[0].may_be_late)
-        return len(queue) if mixed and now > self._first_due else 0
+        return self._turns.waiting if self._mixed and now > self._first_due else 0
 
     def late(self, now: float) -> Iterable[Request]:
         """Takes out those whose deadline has passed. Looks at more than the head only where it must."""
-        queue = self._requests
-        if queue and (queue[0].priority != queue[-1].priority or queue[0].may_be_late):
+        if self._mixed:
             if now <= self._first_due:
                 return ()
             self.looked = now
             out = self.remove(lambda request: request.deadline < now and not request.may_be_late)
             self._first_due = min((request.deadline for request in self if not request.may_be_late), default=inf)
             return out
-        out = []
-        while self._requests and self.head.deadline < now and not self.head.may_be_late:
-            out.append(self.pop())
-        return out
+        return list(map(self._gone, self._turns.late(now)))
+
+    @property
+    def _mixed(self) -> bool:
+        """Whether one may be late that is not the head, and the head is not."""
+        return self.rows > 0 and (self._turns.mixed or self.head.may_be_late)
+
+    def _gone(self, request: Request) -> Request:
+        self.rows -= request.rows
+        if request.asked:
+            del self._asked[id(request)]
+        return request
 
 
 class DoubtedLine(Line):
@@ -147,10 +144,10 @@ class DoubtedLine(Line):
     doubted = True
 
     def fitting(self, limit: int) -> int:
-        if self._requests and not self.head.together:  # nor has one behind it
+        if self.rows and not self.head.together:  # nor has one behind it
             return super().fitting(limit)
         rows, together = 0, limit
-        for number, request in enumerate(self._requests):
+        for number, request in enumerate(self._turns.in_turn()):
             together = min(together, request.together or limit)
             if number and (number >= together or rows + request.rows > limit):
                 break

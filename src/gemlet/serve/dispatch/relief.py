@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
 
-    from gemlet.serve.dispatch.dispatcher import Assignment, Dispatcher
-    from gemlet.serve.dispatch.queue import Request
+    from gemlet.serve.dispatch.dispatcher import Dispatcher
+    from gemlet.serve.dispatch.gpu_lets import Assignment
+    from gemlet.serve.dispatch.request import Request
     from gemlet.serve.dispatch.waits import Waits, Ways
 
 MAX_BESIDE = 32  # batches of a gpu-let beside its first one, each of which has a thread
@@ -37,7 +38,7 @@ def _among(
         at = dispatcher.places(requests[0].model)
         if any(place.gpu_let.suspended for place in at):
             continue  # it waits for that
-        places = [(place, dispatcher.may_meet(place, locked=wide)) for place in at]
+        places = [(place, dispatcher.meetings.may_meet(place, locked=wide)) for place in at]
         for request in requests:
             there = [place for place, may_meet in places if may_meet(request)]
             if places and not there:
@@ -69,13 +70,14 @@ def _asked(dispatcher: Dispatcher, model: str) -> list[Request]:
 
 def _ways(dispatcher: Dispatcher, model: str) -> Ways:
     ways: Ways = []
-    waiting = _asked(dispatcher, model) if dispatcher.has_suspects else []
+    meetings = dispatcher.meetings
+    waiting = _asked(dispatcher, model) if meetings.has_suspects else []
     for place in dispatcher.places(model):
         held = [place.gpu_let]
         if place.gpu_let.suspended:  # it will be free when its executor has started again
             held = []
-        elif dispatcher.has_suspects and not any(map(dispatcher.may_meet(place), waiting)):
+        elif meetings.has_suspects and not any(map(meetings.may_meet(place), waiting)):
             # It is met when what is at work on the device ends or waits, if that waits for it, and else when it ends.
-            held = dispatcher.on_device_of(place) if any(map(dispatcher.may_meet(place, locked=True), waiting)) else []
+            held = meetings.on_device_of(place) if any(map(meetings.may_meet(place, locked=True), waiting)) else []
         ways.append([[batch.number for batch in each.batches] for each in held if each.batches])
     return ways

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gemlet.serve.dispatch.call import Call
-    from gemlet.serve.dispatch.queue import Request
+    from gemlet.serve.dispatch.request import Request
 
 logger = logging.getLogger(__name__)
 MAX_LINES = 200_000  # that wait to be written

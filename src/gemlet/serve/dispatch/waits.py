@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Set
 
     from gemlet.serve.dispatch.call import Call
-    from gemlet.serve.dispatch.dispatcher import Batch
-    from gemlet.serve.dispatch.queue import Request
+    from gemlet.serve.dispatch.gpu_lets import Batch
+    from gemlet.serve.dispatch.request import Request
 
 # For a label, each way to get a request of it served: the numbers of the batches, one list for each gpu-let that would
 # have to be left. An empty one is a gpu-let that is free.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gemlet.serve.execution import protocol
 
 if TYPE_CHECKING:
-    from gemlet.serve.dispatch.dispatcher import Batch
-    from gemlet.serve.dispatch.queue import Request
+    from gemlet.serve.dispatch.gpu_lets import Batch
+    from gemlet.serve.dispatch.request import Request
     from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.execution.executor import Executor
     from gemlet.serve.models.specification import ModelSpec

@@ -18,8 +18,8 @@ from gemlet.serve.plan.model import Gpu, PlannedGpuLet, Task
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from gemlet.serve.dispatch.dispatcher import GpuLetState
     from gemlet.serve.dispatch.engine import Engine
+    from gemlet.serve.dispatch.gpu_lets import GpuLetState
     from gemlet.serve.execution.device import Device
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from contextlib import AsyncExitStack
 
-    from gemlet.serve.dispatch.dispatcher import Assignment
     from gemlet.serve.dispatch.engine import Engine
+    from gemlet.serve.dispatch.gpu_lets import Assignment
     from gemlet.serve.execution.ray_placement import Cluster
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.demand_file import DemandedService

@@ -19,14 +19,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher
+from gemlet.serve.dispatch.dispatcher import Dispatcher
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.plan.search import interference
 from gemlet.serve.profiles import kinds, variation
 from gemlet.serve.profiles.variation import nearest_rank
 
 if TYPE_CHECKING:
+    from gemlet.serve.dispatch.gpu_lets import Batch
     from gemlet.serve.plan.model import Plan
     from gemlet.serve.profiles.kinds import Known
     from gemlet.serve.profiles.profile import Profiles

@@ -32,7 +32,7 @@ async def test_of_many_that_are_late_at_once_some_are_refused_in_each_turn_of_th
     bench.send(1.0)
     for _ in range(many):
         bench.send(2.0, timeout_ms=20.0)
-    gone = bench.engine.waiting_bytes.total
+    gone = bench.engine.room.total
     assert gone
     bench.now = 21.0
     bench.engine.expire()
@@ -43,7 +43,7 @@ async def test_of_many_that_are_late_at_once_some_are_refused_in_each_turn_of_th
         await asyncio.sleep(0)
     assert told == [many + 1 - turn * drops.TOLD for turn in (1, 2, 3)]
     assert {each.reason for each in bench.answers[1:]} == {"deadline"}
-    assert bench.engine.waiting_bytes.total == 0
+    assert bench.engine.room.total == 0
     assert bench.engine.in_flight == 1
     await bench.executor.answer()
 

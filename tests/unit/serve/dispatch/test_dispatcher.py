@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.serve.dispatch import dispatcher
-from gemlet.serve.dispatch.dispatcher import MARGIN_PART, Assignment, Batch, Dispatcher
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.dispatcher import MARGIN_PART, Dispatcher
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gemlet.serve.dispatch.gpu_lets import Assignment, Batch
 
 
 def task(model: str, rate: float = 100, batch: int = 4, slo: float = 100) -> Task:

@@ -122,7 +122,7 @@ async def test_what_waits_becomes_one_batch_and_each_gets_its_own_rows():
     await bench.executor.answer()
     assert bench.answers == [[2.0], [4.0, 6.0], [8.0]]
     assert bench.engine.in_flight == 0
-    assert bench.engine.waiting_bytes.total == 0
+    assert bench.engine.room.total == 0
     counted = bench.engine.models["echo"].statistics
     assert (counted.success.count, counted.rows, counted.batches.keys()) == (3, 4, {1, 3})
 
@@ -307,9 +307,9 @@ async def test_a_server_that_ends_refuses_what_is_new():
 async def test_a_queue_has_an_end():
     bench = Bench()
     bench.send(0.0)
-    with mock.patch("gemlet.serve.dispatch.engine.MAX_WAITING", 3):
-        for _ in range(4):
-            bench.send(1.0)
+    bench.engine.room.places = 6
+    for _ in range(4):
+        bench.send(1.0)
     assert bench.answers[-1].reason == "overload"
     assert bench.answers[:-1] == [None] * 4
     await bench.executor.answer()
@@ -322,25 +322,26 @@ async def test_a_request_counts_with_all_that_its_inputs_keep():
     bench = Bench()
     bench.send(1.0)
     bench.send(1.0, request_bytes=1000)
-    assert bench.engine.waiting_bytes.total == 1000
+    assert bench.engine.room.total == 1000
     await bench.executor.answer()
-    assert bench.engine.waiting_bytes.total == 0
+    assert bench.engine.room.total == 0
 
 
 @scenario
 async def test_a_model_whose_requests_pile_up_leaves_room_to_others():
     bench = Bench()
-    bench.engine.waiting_bytes.most = 80
-    for _ in range(30):
-        bench.send(1.0)  # four bytes each; the first does not wait
+    bench.engine.room.most = 80
+    for number in range(30):
+        bench.send(1.0, client=f"client {number}")  # four bytes each; the first does not wait
     refused = [answer for answer in bench.answers if answer is not None]
     assert (len(refused), {each.reason for each in refused}) == (19, {"overload"})
-    assert bench.engine.waiting_bytes.of("echo") == 40
-    assert bench.engine.waiting_bytes.has_room("other", 40)
+    assert bench.engine.room.of("echo") == 40
+    assert bench.engine.room.enter("other", "", 40) == ""
+    bench.engine.room.leave("other", "", 40)
     while bench.executor.runs:
         await bench.executor.answer()
-    assert bench.engine.waiting_bytes.total == 0
-    assert bench.engine.waiting_bytes.has_room("echo", 80)
+    assert bench.engine.room.total == 0
+    assert bench.engine.room.enter("echo", "", 80) == ""
 
 
 @scenario
@@ -381,7 +382,7 @@ async def test_what_waits_and_does_not_fit_a_model_that_was_loaded_anew_is_refus
     assert isinstance(bench.answers[0], list)
     assert bench.answers[1].reason == "invalid"
     assert "was reloaded while the request waited" in bench.answers[1].message
-    assert (bench.engine.in_flight, bench.engine.waiting_bytes.total, bench.executor.runs) == (0, 0, [])
+    assert (bench.engine.in_flight, bench.engine.room.total, bench.executor.runs) == (0, 0, [])
     bench.engine.models["echo"] = ServedModel(bench.spec)
     bench.send(3.0)
     assert len(bench.executor.runs) == 1  # the gpu-let is free
@@ -427,7 +428,7 @@ async def test_requests_of_clients_that_are_gone_are_not_run():
     assert [run[3] for run in bench.executor.runs] == [1]
     await bench.executor.answer()
     assert bench.answers == [None] * 4 + [[8.0]]
-    assert (bench.engine.in_flight, bench.engine.waiting_bytes.total) == (0, 0)
+    assert (bench.engine.in_flight, bench.engine.room.total) == (0, 0)
     assert bench.engine.models["echo"].statistics.refused == {"cancelled": 4}
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.serve.dispatch.dispatcher import Assignment, GpuLetState
 from gemlet.serve.dispatch.expectation import BATCHES, MARGIN_BATCHES, Expectation
+from gemlet.serve.dispatch.gpu_lets import Assignment, GpuLetState
 from gemlet.serve.profiles.profile import ModelProfile
 from gemlet.serve.profiles.variation import Recent
 

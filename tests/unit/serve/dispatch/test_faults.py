@@ -12,7 +12,7 @@ from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch import faults
 from gemlet.serve.dispatch.dispatcher import Dispatcher
 from gemlet.serve.dispatch.faults import DOUBTED_MS, Faults
-from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_server import Asking, GrpcServer
@@ -87,7 +87,7 @@ async def test_a_batch_that_failed_is_answered_however_late_that_is():
     assert [getattr(each, "message", each) for each in bench.answers] == [
         [0.0], [2.0], [4.0], "negative", [8.0], [10.0]
     ]  # fmt: skip
-    assert bench.engine.in_flight == bench.engine.waiting_bytes.total == 0
+    assert bench.engine.in_flight == bench.engine.room.total == 0
 
 
 @scenario
@@ -263,7 +263,7 @@ async def test_an_output_of_other_rows_fails_the_request_that_it_is_for():
     ]  # fmt: skip
     assert bench.engine._faults.doubted("echo", "client of -2.0", bench.now)
     assert not bench.engine._faults.doubted("echo", "client of 3.0", bench.now)
-    assert bench.engine.in_flight == bench.engine.waiting_bytes.total == 0
+    assert bench.engine.in_flight == bench.engine.room.total == 0
 
 
 @scenario

@@ -12,8 +12,8 @@ import msgspec
 
 from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
-from gemlet.serve.dispatch.dispatcher import GpuLetState
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
+from gemlet.serve.dispatch.gpu_lets import GpuLetState
 from gemlet.serve.dispatch.nested import Nested
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.execution import protocol

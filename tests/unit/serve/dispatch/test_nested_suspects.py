@@ -154,6 +154,6 @@ def test_all_are_answered_and_only_what_kills_is_refused(seed):
         assert bench.deaths <= 6 * len(bad)
         assert bench.engine.in_flight == 0
         assert bench.engine.waits.total == 0
-        assert bench.engine.waiting_bytes.total == 0
+        assert bench.engine.room.total == 0
 
     run()

@@ -273,7 +273,7 @@ class World:
                 assert self.kills[number], told.message
         engine = self.engine
         assert engine.waits.total == 0
-        assert engine.waiting_bytes.total == 0
+        assert engine.room.total == 0
         assert not any(case.suspected for case in engine._quarantine._cases.values())
         assert not any(self.nested._asked.values())
         assert not any(executor.lent for executor in self.executors.values())

@@ -13,11 +13,12 @@ import msgspec
 
 from gemlet.serve.dispatch.blame import guilty, marks_of
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
-from gemlet.serve.dispatch.dispatcher import Assignment, Batch, GpuLetState
 from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
+from gemlet.serve.dispatch.gpu_lets import Assignment, Batch, GpuLetState
 from gemlet.serve.dispatch.nested import Nested
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.queue import Line, Request
+from gemlet.serve.dispatch.queue import Line
+from gemlet.serve.dispatch.request import Request
 from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.dispatch.waits import Waits
 from gemlet.serve.execution import protocol

@@ -85,6 +85,15 @@ class Tokens:
         return _stamp(found), frozenset(map(_digest, tokens))
 
 
+def client_of(peer: str, token: bytes) -> str:
+    """Whose a request is, where the clients of a model have turns: of those that come from one address, as through a
+    proxy, each token is one. What else a header says of its sender, anybody may write there.
+
+    ``token``: as of() gives it.
+    """
+    return f"{peer} {token.hex()}" if token else peer
+
+
 def is_of_here(origin: bytes, site: bytes) -> bool:
     """Whether a browser's request is of a page that belongs to this machine or, through a proxy, to this server.
 

@@ -21,6 +21,7 @@ from gemlet.serve.server.frontend import (
     request_checks,
     unpacking,
 )
+from gemlet.serve.server.frontend.access import client_of
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
 
 if TYPE_CHECKING:
@@ -217,8 +218,8 @@ class Asking:
         check = self._server.holdings.check
         peer, later, holds = self._grpc.connection.peer, self._grpc.later, self._grpc.holds
         reply = intake.Reply(service, regions, peer, form, False, write, refuse, later, holds, check)
-        trace = self._grpc.trace
-        call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=trace, client=peer)
+        trace, client = self._grpc.trace, client_of(peer, self._grpc.token)
+        call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=trace, client=client)
         call.request_bytes = request_bytes
         rest = intake.check(service, regions, form, parameters, call, peer=peer)
         remaining_ms = self._grpc.remaining_ms

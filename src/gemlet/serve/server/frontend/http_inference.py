@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.serve.dispatch.call import Call, Refusal
 from gemlet.serve.server.frontend import answer_form, connections, infer_json, intake, limits, regions, unpacking
+from gemlet.serve.server.frontend.access import client_of
 from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
     check = connection.server.holdings.check
     peer, holds = connection.peer, connection.waits_elsewhere
     reply = intake.Reply(service, known, peer, form, True, write, refuse, connection.later, holds, check)
-    call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace, client=peer)
+    client = client_of(peer, exchange.token)
+    call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace, client=client)
     call.request_bytes = request_bytes
     connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
     rest = intake.check(service, known, form, parameters, call, peer=peer)

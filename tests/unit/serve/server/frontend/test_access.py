@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from gemlet.errors import ConfigError
 from gemlet.serve.server.frontend.access import Tokens
+from gemlet.serve.server.frontend.http_server import HttpServer
 from tests.unit.serve.server.frontend.test_http import post, talk
+from tests.unit.serve.stand_in import Service, connect
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -108,3 +111,29 @@ def test_pages_of_other_sites_in_a_browser_may_not_ask(path, headers, status):
     body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}).encode()
     ((found, _, _),), _ = talk(post(path, body, "Content-Type: text/plain", *headers))
     assert found == status
+
+
+def test_clients_that_come_by_one_proxy_are_known_by_their_tokens(file):
+    """Each has turns of its own in the queue of a model, where the requests of one client wait for each other."""
+    others = ["another-token-that-nobody-guesses", "a-third-token-that-nobody-guesses"]
+    file.write_text("\n".join([TOKEN, *others]))
+
+    async def run():
+        server, asked = HttpServer(Service(), tokens=Tokens(file)), []
+        server.service.engine.infer = lambda call: asked.append(call.client)
+        body = b'{"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}'
+        for token in (TOKEN, *others, TOKEN):
+            connection, _ = connect(server.service, server)
+            connection.peer = "192.0.2.1"
+            connection.data_received(
+                b"POST /v2/models/echo/infer HTTP/1.1\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s"
+                % (token.encode(), len(body), body)
+            )
+            await asyncio.sleep(0)
+        return asked
+
+    first, *between, last = asyncio.run(run())
+    assert first == last
+    assert len({first, *between}) == 3
+    assert all(each.startswith("192.0.2.1 ") for each in (first, *between))
+    assert TOKEN not in first

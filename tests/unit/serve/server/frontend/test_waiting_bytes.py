@@ -135,7 +135,7 @@ class Grpc:
     """A call over gRPC whose work the test does."""
 
     connection = type("Connection", (), {"regions": Regions().of(lambda: None), "peer": "one"})
-    remaining_ms, trace, held = None, "", 0
+    remaining_ms, trace, token, held = None, "", b"", 0
 
     def __init__(self):
         self.work = None
