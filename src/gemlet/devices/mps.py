@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemlet.devices.started import started
+from gemlet.devices.started import started, started_at
 from gemlet.errors import DeviceError
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -30,6 +30,8 @@ DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # where every CUDA program looks tha
 LONGEST_SOCKET = "control_privileged"  # of the sockets it makes in its pipe directory
 MAX_SOCKET_PATH = 107
 LONGEST_PID = 32  # bytes of the pid file, blanks included
+COMMAND_CHARACTERS = 15  # of a program's name are what the kernel keeps
+CLOCK_SECONDS = 2.0  # by which a start and the time of a file may differ: one is known in seconds only
 ASK_SECONDS = 5.0
 START_SECONDS = 10.0
 PID_SECONDS = 2.0  # from the end of `-d` to the pid file
@@ -127,20 +129,32 @@ def process(pid: int) -> Process | None:
 
 
 def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
-    """The living process that the pid file of ``pipe_directory`` names, or None. The hook looks in the same way."""
+    """The living process that wrote the pid file of ``pipe_directory``, or None.
+
+    The file outlives one that was killed, and another process may have the pid by now. The hook looks in the same way,
+    but for that.
+    """
     try:
         # The caller may name any directory: a pipe or a device in the file's place must neither block nor be read.
         descriptor = os.open(Path(pipe_directory, PID_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):
         return None
     try:
-        text = os.read(descriptor, LONGEST_PID) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        file = os.fstat(descriptor)
+        text = os.read(descriptor, LONGEST_PID) if stat.S_ISREG(file.st_mode) else b""
     except OSError:
         return None
     finally:
         os.close(descriptor)
     pid = text.strip()
-    return process(int(pid)) if pid.isdigit() and 0 < int(pid) < 2**31 else None
+    found = process(int(pid)) if pid.isdigit() and 0 < int(pid) < 2**31 else None
+    return found if found is not None and _may_have_written(found, file.st_mtime) else None
+
+
+def _may_have_written(who: Process, at: float) -> bool:
+    """Whether it was there at that time, in seconds since 1970; NVIDIA's program in any case, for clocks are set."""
+    began = started_at(who.started)
+    return began is None or began <= at + CLOCK_SECONDS or who.command == PROGRAM[:COMMAND_CHARACTERS]
 
 
 def give_up(child: subprocess.Popen[bytes]) -> None:
