@@ -2,6 +2,7 @@
 # A control program for tests, small enough to be seen through. Files in its pipe directory tell it what to be:
 #   servers, clients   what it lists            hangs    it answers nothing
 #   fails              it exits with 3          stays    it does not end when told to
+#   floods             it answers without end
 # FAKE_MPS_START=hangs|fails|nothing makes `-d` fail; late: its pid file comes after as many seconds as FAKE_MPS_LATE says;
 # lives: it hangs when its control daemon is there.
 pid_file="$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
@@ -25,6 +26,7 @@ fi
 has hangs && sleep 60
 read -r command rest
 echo "$command $rest" >> "$CUDA_MPS_LOG_DIRECTORY/commands"
+has floods && exec yes
 has fails && { echo "out of order"; exit 3; }
 case "$command" in
     get_server_list) cat "$CUDA_MPS_PIPE_DIRECTORY/servers" 2> /dev/null ;;

@@ -219,7 +219,7 @@ def test_one_that_died_is_reported(started):
 
 @pytest.mark.parametrize("kind", ["pipe", "terminal"])
 def test_what_others_put_where_cuda_looks_for_mps_holds_up_no_program(gemlet, tmp_path, kind):
-    """CUDA's default place is in /tmp: whoever comes first may put there what blocks when it is opened or read."""
+    """CUDA's default place is in /tmp: who comes first may put there what blocks when it is opened or read."""
     pid_file = tmp_path / "nvidia-cuda-mps-control.pid"
     ours = theirs = -1
     if kind == "pipe":

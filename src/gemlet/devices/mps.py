@@ -11,6 +11,7 @@ Everything blocks, and nothing here changes a compute mode or a control daemon o
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -32,7 +33,10 @@ MAX_SOCKET_PATH = 107
 LONGEST_PID = 32  # bytes of the pid file, blanks included
 COMMAND_CHARACTERS = 15  # of a program's name are what the kernel keeps
 CLOCK_SECONDS = 2.0  # by which a start and the time of a file may differ: one is known in seconds only
+MOST_ANSWER = 1 << 20  # bytes: some hundred thousand pids
+MOST_SAID = 500  # characters of an answer in a hint
 ASK_SECONDS = 5.0
+LIST_SECONDS = 20.0  # for all servers and their clients: a few questions of some milliseconds each
 START_SECONDS = 10.0
 PID_SECONDS = 2.0  # from the end of `-d` to the pid file
 END_SECONDS = 0.5  # for a stopped child to be gone
@@ -206,27 +210,40 @@ class Control:
         # Not a pipe: a process that it leaves behind could keep one open for ever.
         descriptor = -1
         try:
-            descriptor = os.memfd_create("answer")
+            descriptor = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, MOST_ANSWER)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
             code = self._run([], command.encode() + b"\n", seconds, descriptor)
-            answer = os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
+            # The program has the same descriptor, and so the same place in the file.
+            answer = os.pread(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR), 0).decode(errors="replace")
         except OSError as error:
             raise self._cannot_start(error) from None
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
         if code != 0:
-            said = " ".join(answer.split()) or "nothing"
+            said = " ".join(answer[:MOST_SAID].split()) or "nothing"
             raise MpsError(f"{self.program} failed at {command}, exit code {code}", hint=f"it said: {said}")
         return answer
 
     def servers(self) -> tuple[MpsServer, ...]:
         """Servers and their clients. Raises `MpsError`."""
+        until = time.monotonic() + LIST_SECONDS
+
+        def in_time(pid: int) -> int:
+            if time.monotonic() > until:
+                raise MpsError(
+                    f"{self.program} still lists servers and clients after {LIST_SECONDS:g} s",
+                    hint=f"its log is in {self.log}",
+                )
+            return pid
+
         found = []
-        for pid in parse_pids(self.ask("get_server_list")):
+        for pid in map(in_time, parse_pids(self.ask("get_server_list"))):
             clients = parse_pids(self.ask(f"get_client_list {pid}"))
             status = parse_server_status(self.ask(f"get_server_status {pid}"))
             server = process(pid)
-            alive = tuple(client for client in map(process, clients) if client is not None)
+            alive = tuple(client for client in (process(in_time(pid)) for pid in clients) if client is not None)
             found.append(MpsServer(pid=pid, uid=server.uid if server else -1, status=status, clients=alive))
         return tuple(found)
 
