@@ -7,6 +7,7 @@ they are.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 
 MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -16,7 +17,7 @@ DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6
 MOST_TEXT = 4096
 HEADER_BYTES = 56  # a segment's
 MOST_DYNAMIC = 1 << 16
-MOST_RECORDS = 10_000  # of one table: a damaged file must not keep the reader
+MOST_RECORDS = 20_000  # of a file's tables together: a damaged one must not keep the reader
 
 
 class NotElfError(ValueError):
@@ -30,8 +31,12 @@ class ElfFile:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A pipe in its place must not block, nor a terminal become this process'.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        self._records = 0
         try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise NotElfError(f"{path} is no file")
             self._read()
         except (struct.error, IndexError, OverflowError):
             raise NotElfError(f"{path} is damaged") from None
@@ -89,7 +94,7 @@ class ElfFile:
 
     def _required(self, at: int, count: int, texts: int) -> list[str]:
         names = []
-        for _ in range(min(count, MOST_RECORDS)):
+        for _ in range(count):
             _, uses, _, use, following = self._unpack("<HHIII", at)
             use += at
             for _ in range(uses):
@@ -101,7 +106,7 @@ class ElfFile:
 
     def _defined(self, at: int, count: int, texts: int) -> list[str]:
         names = []
-        for _ in range(min(count, MOST_RECORDS)):
+        for _ in range(count):
             _, _, _, _, _, first_name, following = self._unpack("<HHHHIII", at)
             (name,) = self._unpack("<I", at + first_name)
             names.append(self._text(texts + name))
@@ -116,6 +121,10 @@ class ElfFile:
         raise IndexError(address)
 
     def _unpack(self, form: str, at: int) -> tuple[int, ...]:
+        """A record of a table."""
+        self._records += 1
+        if self._records > MOST_RECORDS:
+            raise IndexError(self._records)
         return struct.unpack(form, os.pread(self._file, struct.calcsize(form), at))
 
     def _text(self, at: int) -> str:

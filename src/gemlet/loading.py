@@ -17,6 +17,7 @@ from gemlet.elf_file import ElfFile, NotElfError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+START_BYTES = 256  # of a script are what Linux looks at
 MOST_SCRIPTS = 4  # that are each other's interpreter, as in Linux
 SECURE = "is to run as if it were setuid (glibc.rtld.enable_secure in GLIBC_TUNABLES)"  # since glibc 2.40
 UNKNOWN = "is a program that cannot be read, or none that is known here"  # Linux may run it all the same
@@ -75,8 +76,7 @@ def binary(path: str, environment: Mapping[str, str]) -> str | None:
     """The file that Linux loads for the program at ``path``: an interpreter's, if it is a script. None if unknown."""
     for _ in range(MOST_SCRIPTS):
         try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                start = file.read(256)
+            start = _start(path)
         except OSError:
             return None
         if start[:2] != b"#!":
@@ -92,6 +92,17 @@ def binary(path: str, environment: Mapping[str, str]) -> str | None:
                 return None
             path = found
     return None
+
+
+def _start(path: str) -> bytes:
+    """Of a file; nothing of a pipe, which nobody may write to."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no file")
+        return os.read(descriptor, START_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def on_path(name: str, environment: Mapping[str, str]) -> Iterator[str]:

@@ -217,6 +217,27 @@ def test_one_that_died_is_reported(started):
     assert started("mps", "start", "--simulate").returncode == 0
 
 
+@pytest.mark.parametrize("kind", ["pipe", "terminal"])
+def test_what_others_put_where_cuda_looks_for_mps_holds_up_no_program(gemlet, tmp_path, kind):
+    """CUDA's default place is in /tmp: who comes first may put there what blocks when it is opened or read."""
+    pid_file = tmp_path / "nvidia-cuda-mps-control.pid"
+    ours = theirs = -1
+    if kind == "pipe":
+        os.mkfifo(pid_file)
+    else:
+        ours, theirs = os.openpty()
+        pid_file.symlink_to(os.ttyname(theirs))
+    program = gemlet.start(
+        "run", "-q", "--simulate", "--", sys.executable, "-c", SPIN, "0.1", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path)
+    )
+    try:
+        assert program.wait(60) == 0, program.stderr.read()
+    finally:
+        program.kill()
+        for descriptor in {ours, theirs} - {-1}:
+            os.close(descriptor)
+
+
 @pytest.fixture
 def foreign(tmp_path):
     """A control daemon that is not gemlet's: the variables that lead to it."""

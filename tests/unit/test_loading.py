@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,7 +156,7 @@ def test_strict_refuses_what_cannot_be_known(dynamic, tmp_path, monkeypatch):
     def unreadable(path, *_):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(loading, "open", unreadable, raising=False)  # its mode is no obstacle to root
+    monkeypatch.setattr(loading, "_start", unreadable)  # its mode is no obstacle to root
     assert unlimited("a.out", str(dynamic), os.environ, strict=False) is None
     with pytest.raises(NotExecutable, match="cannot be read"):
         unlimited("a.out", str(dynamic), os.environ, strict=True)
@@ -200,3 +203,44 @@ def test_no_elf_file(tmp_path):
 @pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="musl-tools is not installed")
 def test_a_real_program_of_musl():
     assert "musl" in (loading.obstacle(str(compiled_text("musl-gcc", text=EMPTY)), {}) or "")
+
+
+def test_what_blocks_when_it_is_opened_is_not_opened(tmp_path):
+    """A file of somebody else's, or of an image, may be anything."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o755)
+    (tmp_path / "script").write_text(f"#!{pipe}\n")
+    for path in (pipe, tmp_path / "script"):
+        assert loading.binary(str(path), {}) is None
+        assert loading.obstacle(str(path), {}) is None
+        assert loading.obstacle(str(path), {}, strict=True) == loading.UNKNOWN
+    with pytest.raises(NotElfError):
+        ElfFile(str(pipe))
+
+
+def test_tables_that_lead_back_to_themselves_end(tmp_path):
+    """Each record's next is itself, of which a file may claim 65,535 times as many as of the records."""
+    texts, needs = 0x200, 0x300
+    dynamic = [(5, texts), (0x6FFFFFFE, needs), (0x6FFFFFFF, 1 << 40), (0, 0)]
+    table = b"".join(struct.pack("<QQ", *entry) for entry in dynamic)
+    segments = struct.pack("<IIQQQQQQ", 1, 0, 0, 0, 0, 0x400, 0x400, 0)
+    segments += struct.pack("<IIQQQQQQ", 2, 0, 0x100, 0x100, 0, len(table), len(table), 0)
+    header = b"\x7fELF\x02\x01".ljust(18, b"\0") + struct.pack("<H", 62)
+    content = bytearray(0x400)
+    content[: len(header)] = header
+    struct.pack_into("<Q", content, 32, 0x40)
+    struct.pack_into("<HH", content, 54, 56, 2)
+    content[0x40 : 0x40 + len(segments)] = segments
+    content[0x100 : 0x100 + len(table)] = table
+    struct.pack_into("<HHIII", content, needs, 1, 65_535, 0, 16, 0)
+    struct.pack_into("<IHHII", content, needs + 16, 0, 0, 0, 0, 0)
+    file = tmp_path / "loops"
+    file.write_bytes(content)
+    reading = subprocess.run(
+        [sys.executable, "-c", f"from gemlet.elf_file import ElfFile; ElfFile({str(file)!r})"],
+        capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (20, 20)),
+    )  # fmt: skip
+    assert reading.returncode == 1, "it took more than 20 s of a processor"
+    assert "NotElfError" in reading.stderr

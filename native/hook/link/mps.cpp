@@ -1,5 +1,6 @@
 #include "hook/link/mps.h"
 
+#include <sys/stat.h>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -25,10 +26,13 @@ const char* pid_file() {
 }  // namespace
 
 bool under_mps() {
-    const int file = calls::open(pid_file(), O_RDONLY | O_CLOEXEC);
+    // CUDA's default place is everybody's: a pipe or a device there must neither block nor be read.
+    const int file = calls::open(pid_file(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (file < 0) return false;
+    struct stat what{};
     char text[32] = {};
-    const ssize_t n = calls::read(file, text, sizeof text - 1);
+    const bool regular = fstat(file, &what) == 0 && S_ISREG(what.st_mode);
+    const ssize_t n = regular ? calls::read(file, text, sizeof text - 1) : 0;
     calls::close(file);
     const long pid = n > 0 ? std::strtol(text, nullptr, 10) : 0;
     // The file outlives a daemon that was killed. A daemon of another user cannot be signalled, but it exists.

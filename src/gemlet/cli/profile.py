@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import completion, options
+from gemlet.cli import completion, messages, options
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.profiles.profile import Profiles
-    from gemlet.serve.profiling.session import Rig, Subject
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -31,7 +27,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="Stop after this time.",
+    help="Stop after this time, whatever a model does.",
 )
 @click.option("--quick", is_flag=True, help="Measure two sizes and two batches of each model only.")
 @click.option("--fresh", is_flag=True, help="Measure everything again, even if FILE has it.")
@@ -79,42 +75,25 @@ def command(
         return 0
     if output is None:
         raise UsageError("no output file given", hint="name a file with -o FILE; it is written as measurements come in")
-    from gemlet.serve.profiling import session
+    from gemlet.serve.profiling import apart, session
     from gemlet.serve.profiling.progress import Bar
     from gemlet.serve.profiling.subjects import subjects
 
     wanted, spec_of = subjects(models)
     old = profile_files.load_profiles(output) if output.exists() and not fresh else None
-    rig = _rig(device, spec_of)
-    begin = time.monotonic()
-    with Bar() as bar:
+    with apart.Apart(device, spec_of, machine=apart.MACHINE) as rig, Bar() as bar:
+        begin = time.monotonic()
         found, left = session.run(
             rig, wanted, old,
             write=lambda now: text_file.write_text(output, profile.render(now)),
             clock=time.monotonic, budget=budget, reporter=bar, quick=quick,
         )  # fmt: skip
-    seconds = time.monotonic() - begin
+        seconds = time.monotonic() - begin
     click.echo(f"gemlet: {len(found.models)} models on {found.device.name} in {output}, {seconds:.0f} s", err=True)
     for missing in left:
-        click.echo(f"gemlet: {missing.model}: {missing.why}", err=True)
-    if left:
-        click.echo(f"gemlet: the same command continues {output}", err=True)
+        hint = f"the same command continues {output}" if missing is left[-1] else None
+        messages.error(f"{missing.model}: {missing.why}", hint)
     return 1 if left else 0
-
-
-def _rig(device: int, spec_of: Callable[[Subject], ModelSpec]) -> Rig:
-    try:
-        from gemlet.serve.profiling.gpu import GpuRig
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        hint = "pip install 'gemlet[torch]'; gemlet profile --modelled needs neither torch nor a GPU"
-        raise UsageError("measuring needs torch, which is not installed", hint=hint) from None
-    from gemlet.devices import nvml
-
-    with nvml.session() as session:
-        driver = session.driver_version() or ""
-    return GpuRig(device, driver, spec_of)
 
 
 def _modelled(models: tuple[str, ...]) -> Profiles:

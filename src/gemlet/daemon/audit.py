@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.daemon.processes import ProcessLauncher, name_of
-from gemlet.daemon.programs import started_at
 from gemlet.devices.mps import process
+from gemlet.devices.started import started_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

@@ -45,6 +45,7 @@ LOOK_SECONDS = 0.05
 END_SECONDS = 10.0  # for a control daemon without clients to end
 FAREWELL_SECONDS = 2.0  # the same, when the daemon itself is ending
 TERM_SECONDS = 3.0
+UNDO_SECONDS = 2.0  # for one whose start has failed to end when asked
 
 
 def _boot_id() -> str:
@@ -92,9 +93,19 @@ class Mps:
             logger.warning("mps state file=%s cannot be used: %s", self._file, error)
         if self._remembered is not None and self._remembered.boot != _boot_id():
             self._forget()  # nothing outlives a reboot, which does not count as a failure
-        if self._remembered is None and (alive := mps.control_of(self.pipe)):
-            self._remember(Remembered(intent="on", pid=alive.pid, started=alive.started, program=""))
+        self._find_own()
         return self.look()
+
+    def _find_own(self) -> None:
+        """Takes what lives in this daemon's own pipe directory for its own where it knows of none that lives.
+
+        That is one that was started just before a daemon was killed, or that came after its start was given up: asked
+        for nothing any more, and ended by nobody else.
+        """
+        if self.look().pid is None and (alive := mps.control_of(self.pipe)):
+            program = self._remembered.program if self._remembered else ""
+            self._remember(Remembered(intent="on", pid=alive.pid, started=alive.started, program=program))
+            logger.info("mps found pid=%d pipe=%s", alive.pid, self.pipe)
 
     def look(self, foreign: Sequence[MpsControl] = ()) -> MpsStatus:
         """As it is now, as far as that costs nothing: servers and clients are those of the last `learn`.
@@ -174,6 +185,7 @@ class Mps:
         """
         async with self._changing:
             others = await self.find_foreign(places, asked_by=asked_by)
+            self._find_own()
             status = self.look(others)
             if status.state == "on":
                 return status, False, []
@@ -191,8 +203,7 @@ class Mps:
             try:
                 started = await asyncio.to_thread(control.start, mode=self._mode)
             except mps.MpsError:
-                if mps.control_of(self.pipe):  # undo a start that failed half-way
-                    control.quit(seconds=1)
+                await self._undo(control)
                 raise
             intent = Remembered(intent="on", pid=started.pid, started=started.started, program=control.program)
             self._remember(intent)
@@ -205,6 +216,7 @@ class Mps:
         ``seconds``: wait this long for them, then end them; ``force``: end them now. ``groups``: of clients, by pid.
         """
         async with self._changing:
+            self._find_own()
             status = await self.learn()
             known = self._remembered
             if known is None or status.pid is None:
@@ -239,6 +251,7 @@ class Mps:
 
     async def let_go(self) -> None:
         """The daemon ends: so does MPS, with its last program. Nobody is ended, and nobody waits long."""
+        self._find_own()
         status = self.look()
         if status.state != "on" or self._remembered is None:
             return
@@ -251,9 +264,27 @@ class Mps:
         if not await self._ended(FAREWELL_SECONDS):
             logger.warning("mps pid=%s goes with the last program that uses it", status.pid)
 
-    async def _ended(self, seconds: float) -> bool:
+    async def _undo(self, control: mps.Control) -> None:
+        """After a start that failed half-way: what it has started is asked to end, and ended if it does not."""
+        half = mps.control_of(self.pipe)
+        if half is None:
+            return
+        with contextlib.suppress(mps.MpsError):
+            asking = control.quit(seconds=1)
+            if await self._ended(UNDO_SECONDS, half):
+                return
+            mps.give_up(asking)  # nobody will answer it
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            logger.warning("mps pid=%d does not end: %s", half.pid, number.name)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(half.pid, number)
+            if await self._ended(TERM_SECONDS, half):
+                return
+
+    async def _ended(self, seconds: float, who: mps.Process | None = None) -> bool:
+        """``who``: not the one that is remembered."""
         give_up = time.monotonic() + seconds
-        while self.look().pid is not None:
+        while self.look().pid is not None if who is None else _lives(who):
             if time.monotonic() > give_up:
                 return False
             await asyncio.sleep(LOOK_SECONDS)
@@ -277,6 +308,11 @@ class Mps:
         self._remembered = None
         with contextlib.suppress(OSError):
             self._file.unlink()
+
+
+def _lives(who: mps.Process) -> bool:
+    now = mps.process(who.pid)
+    return now is not None and now.started in (0, who.started)
 
 
 def _count(programs: int) -> str:

@@ -8,8 +8,6 @@ not answer. So the daemon reads in a thread of the user's and never waits long f
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +17,7 @@ import msgspec
 from gemlet.daemon.aside import Aside
 from gemlet.daemon.program_names import VARIABLES, called, container_of
 from gemlet.devices.mps import process, user_of
+from gemlet.devices.started import started_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,17 +52,6 @@ def look(pid: int) -> Program:
         started=started_at(who.started),
         container=container_of(_read(pid, "cgroup"), environment),
     )
-
-
-def started_at(ticks: int) -> float | None:
-    """Seconds since 1970 of a start in clock ticks since boot; None for 0, which is not known."""
-    if ticks == 0:
-        return None
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/stat").read_text().splitlines()
-        boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-        return boot + ticks / os.sysconf("SC_CLK_TCK")
-    return None
 
 
 def _read(pid: int, name: str) -> str:

@@ -11,6 +11,7 @@ Everything blocks, and nothing here changes a compute mode or a control daemon o
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemlet.devices.started import started
+from gemlet.devices.started import started, started_at
 from gemlet.errors import DeviceError
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -30,7 +31,12 @@ DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # where every CUDA program looks tha
 LONGEST_SOCKET = "control_privileged"  # of the sockets it makes in its pipe directory
 MAX_SOCKET_PATH = 107
 LONGEST_PID = 32  # bytes of the pid file, blanks included
+COMMAND_CHARACTERS = 15  # of a program's name are what the kernel keeps
+CLOCK_SECONDS = 2.0  # by which a start and the time of a file may differ: one is known in seconds only
+MOST_ANSWER = 1 << 20  # bytes: some hundred thousand pids
+MOST_SAID = 500  # characters of an answer in a hint
 ASK_SECONDS = 5.0
+LIST_SECONDS = 20.0  # for all servers and their clients: a few questions of some milliseconds each
 START_SECONDS = 10.0
 PID_SECONDS = 2.0  # from the end of `-d` to the pid file
 END_SECONDS = 0.5  # for a stopped child to be gone
@@ -127,20 +133,32 @@ def process(pid: int) -> Process | None:
 
 
 def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
-    """The living process that the pid file of ``pipe_directory`` names, or None. The hook looks in the same way."""
+    """The living process that wrote the pid file of ``pipe_directory``, or None.
+
+    The file outlives one that was killed, and another process may have the pid by now. The hook looks in the same way,
+    but for that.
+    """
     try:
         # The caller may name any directory: a pipe or a device in the file's place must neither block nor be read.
         descriptor = os.open(Path(pipe_directory, PID_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):
         return None
     try:
-        text = os.read(descriptor, LONGEST_PID) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        file = os.fstat(descriptor)
+        text = os.read(descriptor, LONGEST_PID) if stat.S_ISREG(file.st_mode) else b""
     except OSError:
         return None
     finally:
         os.close(descriptor)
     pid = text.strip()
-    return process(int(pid)) if pid.isdigit() and 0 < int(pid) < 2**31 else None
+    found = process(int(pid)) if pid.isdigit() and 0 < int(pid) < 2**31 else None
+    return found if found is not None and _may_have_written(found, file.st_mtime) else None
+
+
+def _may_have_written(who: Process, at: float) -> bool:
+    """Whether it was there at that time, in seconds since 1970; NVIDIA's program in any case, for clocks are set."""
+    began = started_at(who.started)
+    return began is None or began <= at + CLOCK_SECONDS or who.command == PROGRAM[:COMMAND_CHARACTERS]
 
 
 def give_up(child: subprocess.Popen[bytes]) -> None:
@@ -192,27 +210,40 @@ class Control:
         # Not a pipe: a process that it leaves behind could keep one open for ever.
         descriptor = -1
         try:
-            descriptor = os.memfd_create("answer")
+            descriptor = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, MOST_ANSWER)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
             code = self._run([], command.encode() + b"\n", seconds, descriptor)
-            answer = os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
+            # The program has the same descriptor, and so the same place in the file.
+            answer = os.pread(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR), 0).decode(errors="replace")
         except OSError as error:
             raise self._cannot_start(error) from None
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
         if code != 0:
-            said = " ".join(answer.split()) or "nothing"
+            said = " ".join(answer[:MOST_SAID].split()) or "nothing"
             raise MpsError(f"{self.program} failed at {command}, exit code {code}", hint=f"it said: {said}")
         return answer
 
     def servers(self) -> tuple[MpsServer, ...]:
         """Servers and their clients. Raises `MpsError`."""
+        until = time.monotonic() + LIST_SECONDS
+
+        def in_time(pid: int) -> int:
+            if time.monotonic() > until:
+                raise MpsError(
+                    f"{self.program} still lists servers and clients after {LIST_SECONDS:g} s",
+                    hint=f"its log is in {self.log}",
+                )
+            return pid
+
         found = []
-        for pid in parse_pids(self.ask("get_server_list")):
+        for pid in map(in_time, parse_pids(self.ask("get_server_list"))):
             clients = parse_pids(self.ask(f"get_client_list {pid}"))
             status = parse_server_status(self.ask(f"get_server_status {pid}"))
             server = process(pid)
-            alive = tuple(client for client in map(process, clients) if client is not None)
+            alive = tuple(client for client in (process(in_time(pid)) for pid in clients) if client is not None)
             found.append(MpsServer(pid=pid, uid=server.uid if server else -1, status=status, clients=alive))
         return tuple(found)
 

@@ -7,6 +7,7 @@ for which nobody waits long.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import queue
@@ -51,6 +52,17 @@ def started(pid: int, uid: int) -> int:
                 _late[uid] = math.inf
                 return 0
         return answer.get()
+
+
+def started_at(ticks: int) -> float | None:
+    """Seconds since 1970 of a start in clock ticks since boot; None for 0, which is not known."""
+    if ticks == 0:
+        return None
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/stat").read_text().splitlines()
+        boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+        return boot + ticks / os.sysconf("SC_CLK_TCK")
+    return None
 
 
 def _look(pid: int) -> int:

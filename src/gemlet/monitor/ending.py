@@ -10,8 +10,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from gemlet.daemon.programs import started_at
 from gemlet.devices.mps import process
+from gemlet.devices.started import started_at
 from gemlet.errors import GemletError
 
 if TYPE_CHECKING:

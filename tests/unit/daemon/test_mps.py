@@ -222,6 +222,74 @@ def test_a_failed_start_is_an_error_and_leaves_nothing(start_daemon, monkeypatch
     assert state(daemon) == "off"
 
 
+def test_a_failed_start_leaves_no_control_daemon_that_does_not_listen(start_daemon, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_MPS_START", "lives")
+    monkeypatch.setattr(mps, "START_SECONDS", 0.5)
+    monkeypatch.setattr(daemon_mps, "UNDO_SECONDS", 0.5)
+    monkeypatch.setattr(daemon_mps, "TERM_SECONDS", 5.0)
+    daemon = start_daemon()
+    with pytest.raises(Refused, match="does not answer within"):
+        daemon.call("mps_start")
+    assert mps.control_of(tmp_path / "mps" / "pipe") is None
+    assert state(daemon) == "off"
+
+
+def test_a_control_daemon_that_comes_after_it_was_given_up_is_found(start_daemon, monkeypatch, tmp_path):
+    """Else nothing ever stops it: the next start would remove the directory in which it can be asked to end."""
+    monkeypatch.setenv("FAKE_MPS_START", "late")
+    monkeypatch.setenv("FAKE_MPS_LATE", "2")
+    monkeypatch.setattr(mps, "PID_SECONDS", 0.1)
+    daemon = start_daemon()
+    with pytest.raises(Refused, match="started nothing"):
+        daemon.call("mps_start")
+    late = eventually(lambda: mps.control_of(tmp_path / "mps" / "pipe"))
+    try:
+        again = daemon.call("mps_start")
+        assert again["mps"]["pid"] == late.pid
+        assert daemon.call("mps_stop")["changed"]
+        assert mps.process(late.pid) is None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(late.pid, signal.SIGKILL)
+
+
+def test_one_that_was_started_just_before_a_kill_is_found(started, start_daemon):
+    """The one before it had ended by itself: what is written down is that one."""
+    first = control_pid(started)
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: state(started) == "failed")
+    written = (started.endpoint.mps / "state.json").read_bytes()
+    started.call("mps_start")
+    second = control_pid(started)
+    started.service.mps.let_go = nothing
+    started.stop()
+    (started.endpoint.mps / "state.json").write_bytes(written)
+    daemon = start_daemon(server=fakes.FakeServer())
+    assert (state(daemon), control_pid(daemon)) == ("on", second)
+    assert daemon.call("mps_stop")["changed"]
+    assert mps.process(second) is None
+
+
+def test_another_process_with_the_pid_of_a_dead_one_is_left_alone(start_daemon, tmp_path):
+    """The file outlives a control daemon that was killed, and a pid is given again."""
+    place = tmp_path / "mps" / "pipe"
+    place.mkdir(parents=True)
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        (place / mps.PID_FILE).write_text(f"{stranger.pid}\n")
+        an_hour_ago = time.time() - 3600
+        os.utime(place / mps.PID_FILE, (an_hour_ago, an_hour_ago))
+        daemon = start_daemon()
+        assert state(daemon) == "off"
+        assert not daemon.call("mps_stop", force=True)["changed"]
+        assert daemon.call("mps_start")["changed"]
+        assert daemon.call("mps_stop")["changed"]
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
 def test_a_missing_program_is_an_error(start_daemon, monkeypatch):
     monkeypatch.setenv("GEMLET_MPS_CONTROL", "/nonexistent/control")
     with pytest.raises(Refused, match="/nonexistent/control is not a program"):

@@ -210,3 +210,23 @@ def test_where_the_program_is_found(tmp_path, monkeypatch):
     assert find_program(PROGRAM, None) == PROGRAM
     with pytest.raises(MpsError, match="not a program"):
         find_program(str(tmp_path / "absent"), None)
+
+
+def test_an_answer_without_end_takes_no_memory_without_end(control):
+    control.start()
+    (control.pipe / "floods").touch()
+    with pytest.raises(MpsError, match="failed at get_server_list") as error:
+        control.ask("get_server_list")
+    assert len(error.value.hint) < 1000
+
+
+def test_a_list_without_end_is_given_up(control, monkeypatch):
+    control.start()
+    (control.pipe / "servers").write_text(f"{os.getpid()}\n" * 5000)
+    monkeypatch.setattr(mps, "LIST_SECONDS", 0.2)
+    with pytest.raises(MpsError, match="still lists"):
+        control.servers()
+    (control.pipe / "servers").write_text(f"{os.getpid()}\n")
+    (control.pipe / "clients").write_text(f"{os.getpid()}\n" * 100_000)
+    with pytest.raises(MpsError, match="still lists"):
+        control.servers()

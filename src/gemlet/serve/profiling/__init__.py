@@ -6,7 +6,12 @@ document.py    the profile file as it grows, and what of an older one still hold
 session.py     takes the steps of each model within a budget, and writes after each; the device is a protocol
 stressors.py   three programs that do nothing but take one resource (torch)
 together.py    several streams kept busy at the same time, and how fast each goes (torch)
-gpu.py         the device of session.py on a real GPU (torch)
+gpu.py         the machine of measurer.py: a real GPU (torch)
+taking.py      one step of one model
+apart.py       the device of session.py, in a process of its own that never takes longer than it may
+messages.py    what is said between apart.py and measurer.py
+measurer.py    that process, in which the models run
+guard.py       the process between them, which ends it with all that it has started
 subjects.py    which models: built-in ones, or those of a model repository
 progress.py    the bar on a terminal, lines elsewhere
 """

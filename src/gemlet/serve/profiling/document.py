@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gemlet.serve.profiles.profile import Device, Probe
-    from gemlet.serve.profiling.repetition import Samples
     from gemlet.serve.profiling.steps import Step
+    from gemlet.serve.profiling.taking import Taken
 
 NOTE = (
     "measured by gemlet profile: from arrays on the host to arrays on the host, by CUDA graphs on SMs of their own; "
@@ -48,13 +48,11 @@ def outstanding(steps: Sequence[Step], model: ModelProfile | None, groups: int) 
     return left
 
 
-def with_latencies(
-    model: ModelProfile | None, at: float, found: Mapping[int, Samples], *, weights_mib: float, activation_mib: float
-) -> ModelProfile:
-    """``model`` with these anchors at one share; batch -> samples."""
-    new = tuple((at, batch, round(samples.median, 5)) for batch, samples in sorted(found.items()))
-    variation = round(median(samples.variation for samples in found.values()), 4)
-    weights_mib, activation_mib = round(weights_mib, 2), round(activation_mib, 3)
+def with_latencies(model: ModelProfile | None, at: float, taken: Taken) -> ModelProfile:
+    """``model`` with these anchors at one share."""
+    new = tuple((at, found.batch, round(found.median, 5)) for found in sorted(taken.latencies, key=lambda f: f.batch))
+    variation = round(median(found.variation for found in taken.latencies), 4)
+    weights_mib, activation_mib = round(taken.weights_mib, 2), round(taken.activation_mib, 3)
     if model is None:
         return ModelProfile(latency=new, variation=variation, weights_mib=weights_mib, activation_mib=activation_mib)
     again = {(s, b) for s, b, _ in new}

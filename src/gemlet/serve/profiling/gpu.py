@@ -1,4 +1,4 @@
-"""The device of session.py on a real GPU."""
+"""The machine of measurer.py: a real GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gemlet.config.quantities import MIB
+from gemlet.devices import nvml
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
 from gemlet.serve.execution.graphed import Graphed
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.profiling.session import Subject
 
 LAUNCH_MS = 0.5  # of work in a launch beside others, so that the one thread that feeds all streams is not the limit
 
@@ -33,14 +33,13 @@ LAUNCH_MS = 0.5  # of work in a launch beside others, so that the one thread tha
 class GpuRig:
     """One GPU that nobody else uses meanwhile. Raises DeviceError without one, or without green contexts."""
 
-    def __init__(self, index: int = 0, driver: str = "", spec_of: Callable[[Subject], ModelSpec] | None = None) -> None:
+    def __init__(self, index: int = 0, driver: str = "") -> None:
         if not torch.cuda.is_available():
             raise DeviceError("torch sees no GPU", hint="use `gemlet profile --modelled`, which needs none")
         torch.cuda.set_device(index)
         torch.set_num_threads(1)  # as the executor does
         self.parts = Parts(index)
         self.groups = self.parts.groups.count
-        self._spec_of = spec_of or (lambda subject: built_in.spec(subject.name))
         self._stressors: dict[tuple[str, int, int], tuple[Stressor, float]] = {}
         properties = torch.cuda.get_device_properties(index)
         free, total = torch.cuda.mem_get_info(index)
@@ -78,8 +77,15 @@ class GpuRig:
             self._stressors[key] = (made, alone)
         return self._stressors[key]
 
-    def load(self, subject: Subject) -> GpuBench:
-        return GpuBench(self, self._spec_of(subject))
+    def bench(self, spec: ModelSpec) -> GpuBench:
+        return GpuBench(self, spec)
+
+
+def create(index: int) -> GpuRig:
+    """Raises DeviceError."""
+    with nvml.session() as session:
+        driver = session.driver_version() or ""
+    return GpuRig(index, driver)
 
 
 class GpuBench:

@@ -8,48 +8,40 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from gemlet.errors import GemletError
-from gemlet.serve.profiles.profile import RESOURCES, Probe
+from gemlet.serve.profiles.profile import RESOURCES
 from gemlet.serve.profiling import document
-from gemlet.serve.profiling.repetition import Samples
-from gemlet.serve.profiling.steps import Latency, Step, share, steps
+from gemlet.serve.profiling.steps import Latency, share, steps
+from gemlet.serve.profiling.taking import why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gemlet.serve.profiles.profile import Device, Profiles
+    from gemlet.serve.profiling.steps import Step
+    from gemlet.serve.profiling.taking import Taken
 
 
 class Bench(Protocol):
-    """One model, loaded. The methods block."""
+    """One model, loaded. The methods block, and raise GemletError or whatever the model does."""
 
-    weights_mib: float
-    activation_mib: float  # for each request; known after the first latency
-
-    def prepare(self, groups: int, batches: Sequence[int]) -> None: ...
-
-    def once(self, groups: int, batch: int) -> float:
-        """Milliseconds of one batch, host to host."""
-        ...
-
-    def probe(self, groups: int, batch: int, resource: str) -> tuple[float, float]:
-        """(model's time beside the stressor over its time alone, the same of the stressor)."""
+    def take(self, step: Step, until: float) -> Taken:
+        """Where the clock reaches ``until`` first, it raises GemletError."""
         ...
 
     def close(self) -> None: ...
 
 
 class Rig(Protocol):
-    """The device that is measured."""
+    """The device that is measured. ``until`` as above."""
 
     groups: int
     device: Device
 
-    def stressor(self, resource: str) -> float:
+    def stressor(self, resource: str, until: float) -> float:
         """How much slower it gets beside another of its kind, each on half of the device."""
         ...
 
-    def load(self, subject: Subject) -> Bench:
+    def load(self, subject: Subject, until: float) -> Bench:
         """Raises GemletError, and whatever the model's files do."""
         ...
 
@@ -93,7 +85,11 @@ def run(
     reporter: Reporter,
     quick: bool = False,
 ) -> tuple[Profiles, list[Left]]:
-    """Measures; returns the profile and what is missing in it. ``budget`` in seconds of ``clock``."""
+    """Measures; returns the profile and what is missing in it. ``budget`` in seconds of ``clock``.
+
+    Each model has an equal part of what is left of the budget: after that no step begins. One that has begun, or
+    loading, may take as much as half of what is left for the others, so that a model that hangs leaves them theirs.
+    """
     profiles = document.continued(old, rig.device)
     work = {
         subject: document.outstanding(
@@ -106,15 +102,21 @@ def run(
     left: list[Left] = []
     if any(work.values()) and not profiles.stressors:
         reporter.step("stressors", "beside each other")
-        profiles = replace(profiles, stressors={r: round(rig.stressor(r), 4) for r in RESOURCES})
+        profiles = replace(profiles, stressors={r: round(rig.stressor(r, end), 4) for r in RESOURCES})
     pending = [subject for subject in subjects if work[subject]]
     for number, subject in enumerate(pending):
-        allowed = clock() + (end - clock()) / (len(pending) - number)  # what one leaves over the next ones have
+        now = clock()
+        if now >= end:
+            left.append(Left(subject.name, "nothing was measured: the budget is used up"))
+            reporter.done(len(work[subject]))
+            continue
+        allowed = now + (end - now) / (len(pending) - number)  # what one leaves over the next ones have
+        until = allowed + (end - allowed) / 2
         reporter.step(subject.name, "loading")
         try:
-            bench = rig.load(subject)
+            bench = rig.load(subject, until)
         except (Exception, SystemExit) as error:  # noqa: BLE001  a model's own code raises anything
-            left.append(Left(subject.name, _why(error)))
+            left.append(Left(subject.name, why(error)))
             reporter.done(len(work[subject]))
             continue
         try:
@@ -126,9 +128,9 @@ def run(
                     break
                 reporter.step(subject.name, _message(step, rig.groups))
                 try:
-                    profiles = _take(bench, step, profiles, subject, rig.groups)
+                    profiles = _with(profiles, subject, step, bench.take(step, until), rig.groups)
                 except (Exception, SystemExit) as error:  # noqa: BLE001  as above
-                    left.append(Left(subject.name, _why(error)))
+                    left.append(Left(subject.name, why(error)))
                     reporter.done(len(work[subject]) - position)
                     break
                 write(profiles)
@@ -137,39 +139,17 @@ def run(
             try:
                 bench.close()
             except Exception as error:  # noqa: BLE001  as above: a device that a model broke
-                left.append(Left(subject.name, _why(error)))
+                left.append(Left(subject.name, why(error)))
     return profiles, left
 
 
-def _why(error: BaseException) -> str:
-    """In a line. What is no GemletError is named by its kind: its text may be a number only, or none."""
-    if isinstance(error, GemletError):
-        return str(error)
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def _take(bench: Bench, step: Step, profiles: Profiles, subject: Subject, groups: int) -> Profiles:
+def _with(profiles: Profiles, subject: Subject, step: Step, taken: Taken, groups: int) -> Profiles:
     model = profiles.models.get(subject.name)
-    at = share(step.groups, groups)
     if isinstance(step, Latency):
-        bench.prepare(step.groups, step.batches)
-        found: dict[int, Samples] = {}
-        for batch in step.batches:
-            samples = found[batch] = Samples()
-            while not samples.enough:
-                samples.add(bench.once(step.groups, batch))
-        model = document.with_latencies(
-            model, at, found, weights_mib=bench.weights_mib, activation_mib=bench.activation_mib
-        )
+        model = document.with_latencies(model, share(step.groups, groups), taken)
     else:
         assert model is not None, "latencies come first"
-        bench.prepare(step.groups, (step.batch,))
-        probes = []
-        for resource in step.resources:
-            slower, pressed = bench.probe(step.groups, step.batch, resource)
-            probes.append(Probe(resource, at, step.batch, round(slower, 4), round(pressed, 4)))
-        model = document.with_probes(model, probes, profiles.stressors)
+        model = document.with_probes(model, taken.probes, profiles.stressors)
     for name in (subject.name, *subject.same):
         profiles = document.with_model(profiles, name, model)
     return profiles

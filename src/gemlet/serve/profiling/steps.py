@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gemlet.serve.profiles.profile import RESOURCES
 
@@ -16,16 +17,14 @@ PROBED = (1 / 2, 1 / 4)  # of the groups: the model's part beside a stressor
 QUICK_PARTS, QUICK_BATCHES = (1.0, 1 / 16), (1, 32)  # the ends: what lies between follows, what lies beyond does not
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(msgspec.Struct, frozen=True, tag="latency"):
     """The latencies of all these batches on this many groups of SMs; with all groups, on the whole device."""
 
     groups: int
     batches: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Probes:
+class Probes(msgspec.Struct, frozen=True, tag="probes"):
     """The model on this many groups beside each stressor on the others, with this batch."""
 
     groups: int
