@@ -85,6 +85,11 @@ void swap_alone(Device& device) {
     futex_wake_all(space->unmanaged.order);
 }
 
+void swap_tend(Device& device) {
+    if (!swap_active()) return;
+    if (SwapSpace* space = swap_space(device.ordinal)) retry_mover(*space);
+}
+
 void swap_context_destroying(CUcontext context) {
     if (!swap_active()) return;
     for (auto& slot : spaces)
