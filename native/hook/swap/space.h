@@ -88,6 +88,7 @@ struct SwapSpace {
     std::atomic<wire::ResidencyPage*> page;
     wire::ResidencyPage unmanaged{};
     MoveGate gate{this};
+    bool moves = true;  // what is allocated; else all of it stays on the device, as arrays do
 
     std::mutex allocating;
     std::mutex asking;     // one question at a time
