@@ -13,6 +13,7 @@ void swap_attached(Device& device, const Attachment& attachment);  // the daemon
 void swap_device_made(Device& device);                             // ... or does not, as it is used first
 void swap_lost(Device& device);   // no daemon does, but a successor may be there already: what is away stays away
 void swap_alone(Device& device);  // there is none
+void swap_tend(Device& device);   // now and then, while a daemon governs the device
 void swap_context_destroying(CUcontext context);
 void swap_capture_begins();   // returns when no memory moves; none moves until the next
 void swap_capture_counted();  // ... call: the capture is counted by now

@@ -14,6 +14,7 @@
 #include "hook/submit/device.h"
 #include "hook/submit/governance.h"
 #include "hook/submit/patience.h"
+#include "hook/submit/swap_events.h"
 #include "hook/submit/waits.h"
 
 namespace gemlet::hook {
@@ -329,6 +330,7 @@ uint64_t watch_once(Device& device, Watch& watch) {
             return 0;
         }
         device.looked_at.store(now);
+        swap_tend(device);
     }
     if (sleep == kPollDraining)
         sleep_ns(sleep);

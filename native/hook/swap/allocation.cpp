@@ -73,7 +73,7 @@ CUresult free_block(SwapSpace& space, CUdeviceptr pointer, std::unique_lock<std:
 std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes) {
     Reentry reentry;
     SwapSpace* space = reentry.nested() ? nullptr : swap_space(current_device());
-    if (!space || !pointer || bytes == 0 || bytes >= kAbsurd) return std::nullopt;
+    if (!space || !space->moves || !pointer || bytes == 0 || bytes >= kAbsurd) return std::nullopt;
     CUcontext context = owning_context();
     std::lock_guard allocating(space->allocating);
     CUresult result = allocate_block(*space, pointer, bytes, context, nullptr);

@@ -42,13 +42,14 @@ void swap_attached(Device& device, const Attachment& attachment) {
     SwapSpace* space = slot.load();
     if (!attachment.residency) return;  // one that is there already goes on without limits of its own
     if (!space) {
-        if (!able()) return;
         auto made = std::make_unique<SwapSpace>(device, attachment.residency);
+        // None of it can move then, and it still waits for room before it grows.
+        made->moves = able() && made->arena;
         if (!made->arena)
-            return say_once(Topic::kMemory,
-                            "no addresses are left for the host's side of GPU %d's memory, so none of it can move\n"
-                            "  hint: raise the limit of addresses (ulimit -v)",
-                            device.ordinal);
+            say_once(Topic::kMemory,
+                     "no addresses are left for the host's side of GPU %d's memory, so none of it can move\n"
+                     "  hint: raise the limit of addresses (ulimit -v)",
+                     device.ordinal);
         slot.store(space = made.release());
         swap_devices.fetch_add(1);
         device.pacer.set_gate(&space->gate);
@@ -83,6 +84,11 @@ void swap_alone(Device& device) {
     SwapSpace* space = swap_space(device.ordinal);
     if (!space || space->managed() || space->unmanaged.order.exchange(1) != 0) return;
     futex_wake_all(space->unmanaged.order);
+}
+
+void swap_tend(Device& device) {
+    if (!swap_active()) return;
+    if (SwapSpace* space = swap_space(device.ordinal)) retry_mover(*space);
 }
 
 void swap_context_destroying(CUcontext context) {

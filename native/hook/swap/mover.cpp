@@ -3,8 +3,10 @@
 #include "hook/swap/mover.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
+#include "hook/link/say.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/streams.h"
@@ -171,18 +173,44 @@ void* work(void* argument) {
     return nullptr;
 }
 
+// Limits of processes, and those of a control group, may refuse one for a moment or for good, and others wait for
+// this memory: any thread that comes by tries again.
+bool has_thread(Mover& m) {
+    if (m.has_thread.exchange(true)) return true;
+    if (start_own_thread(work, &m)) return true;
+    m.has_thread = false;
+    say_once(Topic::kHost,
+             "the system allows this process no thread to move its memory: what it has on GPU %d stays there, while "
+             "others wait, until there is one\n"
+             "  hint: see its limits (ulimit -u, pids.max of its control group)",
+             m.space.device.ordinal);
+    return false;
+}
+
 }  // namespace
 
 void start_mover(SwapSpace& space) {
     auto& slot = movers[space.device.ordinal];
-    if (slot.load(std::memory_order_acquire)) return;
-    auto* mover = new Mover(space);
-    Mover* none = nullptr;
-    if (!slot.compare_exchange_strong(none, mover)) {
-        delete mover;
-        return;
+    Mover* m = slot.load(std::memory_order_acquire);
+    if (!m) {
+        auto made = std::make_unique<Mover>(space);
+        if (slot.compare_exchange_strong(m, made.get())) m = made.release();
     }
-    if (!start_own_thread(work, mover)) slot.store(nullptr);  // tried again
+    has_thread(*m);
+}
+
+void retry_mover(SwapSpace& space) {
+    if (Mover* m = movers[space.device.ordinal].load(std::memory_order_acquire)) has_thread(*m);
+}
+
+uint64_t move_meanwhile(SwapSpace& space, uint64_t at_most_ns) {
+    Mover* m = movers[space.device.ordinal].load(std::memory_order_acquire);
+    if (!m || has_thread(*m)) return at_most_ns;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    own().cuThreadExchangeStreamCaptureMode(&mode);
+    const uint64_t rest = next_step(*m);
+    own().cuThreadExchangeStreamCaptureMode(&mode);
+    return std::min(rest, at_most_ns);
 }
 
 void forget_movers() {

@@ -1,6 +1,7 @@
 // One mover's own state, and the parts of its work: stopping the program, copying out and in.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -21,8 +22,9 @@ struct CopyStreams {
 struct Mover {
     explicit Mover(SwapSpace& s) : space(s) {}
     SwapSpace& space;
-    std::mutex using_driver;    // held while it works, so that a context is not destroyed under it
-    std::set<CUcontext> going;  // contexts that are being destroyed; with `using_driver`
+    std::atomic<bool> has_thread{false};  // else the system has allowed none so far
+    std::mutex using_driver;              // held while it works, so that a context is not destroyed under it
+    std::set<CUcontext> going;            // contexts that are being destroyed; with `using_driver`
     CopyStreams streams;
     ContextSync sync;
     Fingerprinter fingerprinter;

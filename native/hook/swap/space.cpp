@@ -84,7 +84,9 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
 }
 
 void SwapSpace::await_open() {
+    constexpr uint64_t kAskAgain = 100'000'000;
     device.awaiting_memory.fetch_add(1);
+    uint64_t looked = now_ns();
     while (gate.closed()) {
         if (driver_ends.load(std::memory_order_relaxed)) {  // nothing moves any more: the driver shall answer
             gate.open();
@@ -95,7 +97,11 @@ void SwapSpace::await_open() {
         if (managed() && !asked.exchange(true)) tell(wire::MessageType::kRequest);
         // Request again after a while: the watcher may have reported the end of the turn, as idle, after the
         // request.
-        if (!gate.wait_for_change(100'000'000)) asked.store(false);
+        if (const uint64_t rest = move_meanwhile(*this, kAskAgain)) gate.wait_for_change(rest);
+        if (const uint64_t now = now_ns(); now - looked >= kAskAgain) {
+            looked = now;
+            asked.store(false);
+        }
         if (managed() && !connected()) lost();
     }
     device.awaiting_memory.fetch_sub(1);

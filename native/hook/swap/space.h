@@ -88,6 +88,7 @@ struct SwapSpace {
     std::atomic<wire::ResidencyPage*> page;
     wire::ResidencyPage unmanaged{};
     MoveGate gate{this};
+    bool moves = true;  // what is allocated; else all of it stays on the device, as arrays do
 
     std::mutex allocating;
     std::mutex asking;     // one question at a time
@@ -163,6 +164,10 @@ void confirm_declarations(SwapSpace& space);  // with `mutex`: nobody is inside 
 
 // swap/mover.cpp
 void start_mover(SwapSpace& space);
+void retry_mover(SwapSpace& space);  // the system may allow a thread by now, if it did not
+// For a thread of the program that waits at the closed gate: where the system allows no thread, it takes the mover's
+// next step itself. Returns how long to wait for the gate.
+uint64_t move_meanwhile(SwapSpace& space, uint64_t at_most_ns);
 void forget_movers();                                     // in a forked child, which has none of the threads
 void forget_copies(SwapSpace& space, CUcontext context);  // before the context goes
 void context_went(SwapSpace& space, CUcontext context);   // or stayed, after all

@@ -152,7 +152,7 @@ std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes
                                             bool per_thread) {
     Stream* stream = bytes == 0 || bytes >= kAbsurd || !pointer ? nullptr : stream_for(handle, per_thread);
     SwapSpace* found = stream ? swap_space(stream->device->ordinal) : nullptr;
-    if (!found) return std::nullopt;
+    if (!found || !found->moves) return std::nullopt;
     SwapSpace& space = *found;
     const uint64_t need = shares_slab(bytes) ? round_up(bytes, kSmallUnit) : round_up(bytes, kBlock);
     std::lock_guard allocating(space.allocating);
