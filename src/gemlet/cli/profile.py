@@ -91,7 +91,7 @@ def command(
         seconds = time.monotonic() - begin
     click.echo(f"gemlet: {len(found.models)} models on {found.device.name} in {output}, {seconds:.0f} s", err=True)
     for missing in left:
-        hint = f"the same command continues {output}" if missing is left[-1] else None
+        hint = f"the same command continues {output}" if missing is left[-1] and output.exists() else None
         messages.error(f"{missing.model}: {missing.why}", hint)
     return 1 if left else 0
 

@@ -211,9 +211,10 @@ class _Process:
         """Ends it with all that it has started."""
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
+        self._guard.send_signal(signal.SIGCONT)  # a model may have stopped it
         try:
             self._guard.wait(2 * guard.END_SECONDS)
-        except subprocess.TimeoutExpired:  # a model has stopped it
+        except subprocess.TimeoutExpired:  # a model stops it again and again
             for pid in (self._guard.pid, *guard.descendants(self._guard.pid)):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

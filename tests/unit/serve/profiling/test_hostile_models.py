@@ -17,7 +17,7 @@ import pytest
 from gemlet.cli.main import run
 from gemlet.serve.profiles import profile_files
 from gemlet.serve.profiles.profile import Probe
-from gemlet.serve.profiling import apart
+from gemlet.serve.profiling import apart, guard
 from gemlet.serve.profiling.steps import Latency, Probes
 from gemlet.serve.profiling.taking import Found, Taken, sound
 from tests.waiting import eventually
@@ -148,6 +148,41 @@ def load(spec):
     started = [int(line) for line in pids.read_text().split()]
     assert started
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+def test_what_is_another_process_at_each_moment_is_ended_too(
+    repository: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    hops = """
+import os, time
+def load(spec):
+    if os.fork() == 0:
+        os.setsid()
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if os.fork(): os._exit(0)
+        os._exit(0)
+    return lambda groups, batch: None
+"""
+    code, found, err = measured(repository(a=hops, b=GOOD), capfd, 60)
+    assert (code, found) == (0, {"a", "b"}), err
+    assert not _of_profiles()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
+def test_a_model_that_ends_or_stops_its_guard(
+    repository: Callable[..., Path], capfd: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    harms = LOADS.format(f"os.kill(os.getppid(), {number:d}); time.sleep(1000)")
+    code, found, err = measured(repository(a=harms, b=GOOD), capfd, 6)
+    assert (code, found) == (1, {"b"}), err
+    assert not _of_profiles()
+
+
+def _of_profiles() -> list[str]:
+    """Processes that this one has started for models."""
+    below = guard.descendants(os.getpid())
+    return [str(pid) for pid in below if "gemlet.serve.profiling" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def test_a_child_that_comes_back_from_the_model_answers_nothing(
