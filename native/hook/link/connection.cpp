@@ -452,7 +452,8 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
         is_turned_away = true;
         return fail(answer.text);
     }
-    if (got < 4) return fail_attached("no descriptor is left for its pages");
+    const bool movable = answer.flags & wire::kMovable;
+    if (got < (movable ? 5 : 4)) return fail_attached("no descriptor is left for its pages");
     Attachment a{page.map<wire::ClientPage>(PROT_READ | PROT_WRITE),
                  limits.map<wire::GroupLimits>(PROT_READ),
                  ledger.map<wire::GroupLedger>(PROT_READ | PROT_WRITE),
@@ -463,7 +464,6 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
                  (answer.flags & wire::kTellBefore) != 0};
     a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
     a.device = device.map<wire::DevicePage>(a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
-    const bool movable = answer.flags & wire::kMovable && got == 5;
     if (movable) a.residency = residency.map<wire::ResidencyPage>(PROT_READ | PROT_WRITE);
     if (!a.page || !a.limits || !a.ledger || !a.device || (movable && !a.residency)) {
         const DaemonsMemory* sent[] = {&page, &limits, &ledger, &device, &residency};

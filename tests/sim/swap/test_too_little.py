@@ -1,4 +1,4 @@
-"""A program that may have no addresses for the host's side (`ulimit -v`): its memory stays, within the capacity."""
+"""Programs that may have too little of something: addresses for the host's side, descriptors for their pages."""
 
 from __future__ import annotations
 
@@ -53,3 +53,21 @@ def test_the_limit_of_its_group_holds(swapping: Make) -> None:
     a.done("alloc", 0, 80 * MIB)
     assert a.number("alloc", 1, 40 * MIB) == 2
     assert s.most() <= 80 - CONTEXT // MIB
+
+
+def test_one_that_lacks_a_descriptor_is_not_half_governed(swapping: Make) -> None:
+    """Each number of descriptors, from too few for its pages to enough for all of them."""
+    s = swapping(200)
+    outcomes = []
+    for most in range(5, 12):
+        script = f"ulimit -n {most}; exec {s.machine.program}"
+        a = Program(s.machine.start("a", "-c", script, command="/bin/sh"))
+        a.ask("alloc", 0, 150 * MIB)  # for which the simulated driver may lack one as well
+        theirs = [c for g in s.device()["groups"] for c in g["clients"] if c["pid"] == a.running.pid]
+        assert all((client["movable"] or {}).get("bytes") == 150 * MIB for client in theirs), most
+        a.running.kill()
+        _, words = a.running.communicate(timeout=60)
+        assert theirs or "no descriptor is left for its pages" in words, most
+        outcomes.append(bool(theirs))
+    assert outcomes[-1]
+    assert not outcomes[0]
