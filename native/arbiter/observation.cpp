@@ -68,6 +68,10 @@ void Observation::ran_alone(const Rates& rates) {
     happened(rates);
     alone_.decay(factor(rates.time, kSpanAlone));
     alone_.add(rates);
+    if (rates.freely) {
+        freely_.decay(factor(rates.time, kSpanAlone));
+        freely_.add(rates);
+    }
     if (!known_alone() || alone_.launches <= 0.0) return;
     const double excess = alone_.busy_part() * alone_.time - alone_.work;
     const double each = std::clamp(excess / alone_.launches, 0.0, kQueueingMost);
@@ -121,8 +125,8 @@ double Observation::speed() const {
     if (awaited <= 0.0) return 1.0;
     double stalled = this->stalled(beside_);
     // Alone, it would have waited for that much work this long.
-    if (known_alone() && alone_.work > 0.0 && !unlike_alone()) {
-        const double usual = alone_.awaited_part() / alone_.work_rate();
+    if (freely_.samples >= kEnough && freely_.work > 0.0 && !unlike_alone()) {
+        const double usual = freely_.awaited_part() / freely_.work_rate();
         stalled = std::min(stalled, awaited - usual * beside_.work_rate());
     }
     return 1.0 - std::clamp(stalled, 0.0, 1.0);

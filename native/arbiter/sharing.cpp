@@ -40,7 +40,9 @@ Rates Arbiter::State::observed(Lease& lease, Nanoseconds now) {
     lease.client->ran += now - since;
     // A look stands for the time until the next one.
     const double samples = static_cast<double>(lease.conditions.poll) / static_cast<double>(p.poll_shared);
-    return lease.client->seen.take(now - since, lease.conditions.shared ? std::max(1.0, samples) : 1.0);
+    Rates rates = lease.client->seen.take(now - since, lease.conditions.shared ? std::max(1.0, samples) : 1.0);
+    rates.freely = lease.conditions.window >= p.window_alone;
+    return rates;
 }
 
 // It ends now. Too short to judge anybody by, but what it did alone, or beside others, is news.

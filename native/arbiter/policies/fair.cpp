@@ -65,7 +65,7 @@ class Fair final : public Policy {
         return preempts(group, holder, now) && ready(group, now);
     }
     bool cuts(const Group& group, const Group& turn, const Groups& others, Nanoseconds now) override {
-        return preempts(group, turn, now) && !takes_a_minimum(group, others, now);
+        return preempts(group, turn, now) && ready(group, now) && !takes_a_minimum(group, others, now);
     }
     bool behind(const Group& group) const override {
         return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);

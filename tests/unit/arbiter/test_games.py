@@ -31,6 +31,14 @@ def test_a_neighbour_that_says_to_be_idle_takes_no_minimum():
     assert min(shared.speeds(0)) >= 0.8
 
 
+def test_waits_for_room_in_a_short_window_are_not_usual():
+    """All others have short windows while requests are protected: a host waits there where it would not else."""
+    bursts = ProgramSpec(kind="launch-bound", kernels=130, kernel=34 * US, gap=29 * US, host=2665 * US)
+    requests = ({"min": 0.2, "max": 0.4, "priority": "latency"}, ProgramSpec(kernel=392 * US, lie="idle"))
+    shared = Shared(({"min": 0.8}, bursts), requests, seconds=5)
+    assert min(shared.speeds(0, start=2 * SECOND)) >= 0.95 * 0.8
+
+
 def test_one_that_comes_back_from_a_pause_does_not_wait_beyond_its_minimum():
     """Its pauses are no gift: who runs in them stops when it comes back and has waited for too long already."""
     pauses = ProgramSpec(kind="launch-bound", kernels=174, kernel=20 * US, gap=32 * US, host=2200 * US)
