@@ -121,6 +121,8 @@ void Residency::put_out(Member& member, Nanoseconds now) {
 void Residency::enter(Member& member, Nanoseconds now) {
     set_in(member, true);
     member.queued = kNever;
+    member.asked_at = kNever;
+    member.ask = false;
     member.turn = ++turn_;
     member.entered = member.epoch = member.idle_since = now;
     member.complete = member.mapped >= member.movable && member.committed >= member.movable;
@@ -253,28 +255,59 @@ std::optional<std::vector<Residency::Member*>> Residency::who_goes_for(const Mem
     return out;
 }
 
+// One that was stopped while it waited would keep the place and never fill it, and who left for it would wait for as
+// long. So it is asked first, by an order that changes nothing.
+bool Residency::is_there(Member& member, Nanoseconds now) const {
+    if (member.asked_at != kNever) return !member.ask && member.seen == member.number;
+    member.asked_at = now;
+    member.ask = true;
+    return false;
+}
+
+// Until it answers.
+bool Residency::is_passed_by(const Member& member, Nanoseconds now) const {
+    return member.asked_at != kNever && member.seen != member.number && now >= member.asked_at + p_.answer;
+}
+
 void Residency::let_in(Nanoseconds now) {
     for (auto& [id, m] : members_)
         if (!m.in && !m.gone && m.movable == 0) enter(m, now);  // it needs no room
     const bool all_fit = everything_fits();
     std::vector<std::pair<ClientId, Member*>> queue;
-    for (auto& [id, m] : members_)
-        if (!m.in && !m.gone && (m.queued != kNever || all_fit)) queue.emplace_back(id, &m);
+    for (auto& [id, m] : members_) {
+        if (!m.in && !m.gone && (m.queued != kNever || all_fit))
+            queue.emplace_back(id, &m);
+        else
+            m.asked_at = kNever;
+    }
+    // What one has answered says nothing of later.
+    const auto forget_answer = [](Member& m) {
+        if (m.seen == m.number) m.asked_at = kNever;
+    };
     const Member* head = nullptr;  // the first that has to wait
     Total since = 0;               // of those that are in and came since it waits
     for (Member* m : in_turn(std::move(queue))) {
         if (!fits_alone(*m)) continue;  // a limit fell, or it had more when it came: it must not stop the others
+        if (is_passed_by(*m, now)) continue;
+        const bool lacks = !all_fit && m->movable > m->committed;
         if (head) {
             // A client may pass one that waits only if it will not be in its way: together with it, and with the
             // clients that came in since.
-            if (!fits(*m) || !fits_alone(*head, since + m->movable)) continue;
+            if (!fits(*m) || !fits_alone(*head, since + m->movable)) {
+                forget_answer(*m);
+                continue;
+            }
+            if (lacks && !is_there(*m, now)) continue;
             enter(*m, now);
             if (m->entered > head->queued) since += m->movable;
             continue;
         }
         Nanoseconds soonest = kNever;
         const auto out = who_goes_for(*m, now, soonest);
-        if (!out) {
+        const bool waits_for_answer = out && lacks && !is_there(*m, now);
+        if (waits_for_answer) soonest = m->asked_at + p_.answer;
+        if (!out) forget_answer(*m);
+        if (!out || waits_for_answer) {
             head = m;
             for (const auto& [id, other] : members_)
                 if (other.in && other.entered > head->queued) since += other.movable;
@@ -349,8 +382,10 @@ void Residency::order(ClientId client, Member& m, uint64_t allowed) {
 void Residency::publish() {
     for_all_sums([](Sums& sums) { sums.committed = sums.coming = sums.ahead = 0; });
     for (auto& [id, m] : members_) count(m, false);
-    for (auto& [id, m] : members_)
-        if (m.target < m.allowed) order(id, m, m.target);
+    for (auto& [id, m] : members_) {
+        const bool asks = std::exchange(m.ask, false);
+        if (m.target < m.allowed || asks) order(id, m, std::min(m.target, m.allowed));
+    }
     using Rising = std::pair<ClientId, Member*>;
     std::vector<Rising> rising, lenders;
     for (auto& [id, m] : members_) {

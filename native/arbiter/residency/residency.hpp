@@ -34,6 +34,7 @@ struct ResidencyParameters {
     Nanoseconds max_wait = 5'000'000'000;  // longest wait for the epochs of others
     Nanoseconds idle = 50'000'000;         // a resident idle for this long, or for two hand-overs, may have to go
     Nanoseconds stuck = 30'000'000'000;    // one that does not arrive within this is not waited for
+    Nanoseconds answer = 1'000'000'000;    // one that does not say within this that it is there is passed by
     double bytes_per_ns = 25.0;            // before anything was measured
 };
 
@@ -168,11 +169,13 @@ class Residency {
         bool complete = false;            // arrived, as it says
         bool active = false;              // has work
         bool gone = false;
-        bool interrupted = false;     // it had work when it was put out: its epoch was over
-        uint64_t turn = 0;            // order of entry
-        Nanoseconds entered = 0;      // when it was let in
-        Nanoseconds epoch = 0;        // when it had arrived
-        Nanoseconds queued = kNever;  // since when it waits
+        bool interrupted = false;       // it had work when it was put out: its epoch was over
+        uint64_t turn = 0;              // order of entry
+        Nanoseconds entered = 0;        // when it was let in
+        Nanoseconds epoch = 0;          // when it had arrived
+        Nanoseconds queued = kNever;    // since when it waits
+        Nanoseconds asked_at = kNever;  // whether it is there, for its turn has come
+        bool ask = false;               // ... with the orders that follow
         Nanoseconds idle_since = 0;
         Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
         uint64_t entry_bytes = 0;   // that had to move for its entry
@@ -245,6 +248,8 @@ class Residency {
     uint64_t host_of(const Member& member, const Member* changed = nullptr, uint64_t movable = 0) const;
     std::vector<Member*> in_turn(std::vector<std::pair<ClientId, Member*>> queue) const;
     std::optional<std::vector<Member*>> who_goes_for(const Member& member, Nanoseconds now, Nanoseconds& soonest);
+    bool is_there(Member& member, Nanoseconds now) const;
+    bool is_passed_by(const Member& member, Nanoseconds now) const;
     void set_in(Member& member, bool in);
     void put_out(Member& member, Nanoseconds now);
     void enter(Member& member, Nanoseconds now);

@@ -25,12 +25,15 @@ class Scene:
         self.mapped: dict[int, int] = {}
         self.fixed: dict[int, int] = {}
         self.orders: dict[int, tuple[int, int]] = {}  # allowed, number
+        self.said: dict[int, int] = {}  # number of the order that it last said it follows
+        self.stopped: set[int] = set()  # these say nothing
         self.moved = 0
 
     def client(self, number: int, group: int = 0, bytes_: int = 0) -> str:
         self.residency.add(number, group, self.now)
         self.movable[number] = self.mapped[number] = self.fixed[number] = 0
         self.orders[number] = (0, 0)
+        self.said[number] = 0
         return self.admit(number, bytes_) if bytes_ else ""
 
     def admit(self, number: int, bytes_: int) -> str:
@@ -43,26 +46,35 @@ class Scene:
         return str(refusal)
 
     def collect(self) -> None:
-        for number, allowed, order in self.residency.take_orders():
-            assert order == self.orders[number][1] + 1
-            self.orders[number] = (allowed, order)
+        while orders := self.residency.take_orders():
+            for number, allowed, order in orders:
+                before, last = self.orders[number]
+                assert order == last + 1
+                self.orders[number] = (allowed, order)
+                # Who is asked whether it is there says so at once, also one that is slow to obey.
+                if allowed == before and number not in self.stopped and self.said[number] == last:
+                    self.say(number)
+
+    def say(self, number: int) -> None:
+        order = self.said[number] = self.orders[number][1]
+        complete = self.mapped[number] == self.movable[number]
+        self.residency.report(number, self.mapped[number], order, complete, self.now)
 
     def obey(self, number: int, most: int | None = None) -> None:
         """The client moves up to ``most`` bytes towards its order and says so."""
-        allowed, order = self.orders[number]
+        allowed, _ = self.orders[number]
         wanted = min(allowed, self.movable[number])
         step = wanted - self.mapped[number]
         if most is not None:
             step = max(-most, min(most, step))
         self.mapped[number] += step
         self.moved += abs(step)
-        complete = self.mapped[number] == self.movable[number]
-        self.residency.report(number, self.mapped[number], order, complete, self.now)
+        self.say(number)
         self.collect()
 
     def leave(self, number: int) -> None:
         self.residency.remove(number, self.now)
-        for table in (self.movable, self.mapped, self.fixed, self.orders):
+        for table in (self.movable, self.mapped, self.fixed, self.orders, self.said):
             table.pop(number)
         self.collect()
 
@@ -70,7 +82,7 @@ class Scene:
         """Everybody obeys until nothing changes."""
         for _ in range(100):
             before = (dict(self.mapped), dict(self.orders))
-            for number in sorted(self.mapped):
+            for number in sorted(self.mapped.keys() - self.stopped):
                 self.obey(number)
             if before == (self.mapped, self.orders):
                 return
