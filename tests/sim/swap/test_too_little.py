@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 Make = "Callable[..., Any]"
+few_addresses = pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""),
+    reason="the address sanitizer takes more addresses than there are to be",
+)
 
 
 def cramped(s: Swapping, group: str) -> Program:
@@ -22,6 +27,7 @@ def cramped(s: Swapping, group: str) -> Program:
     return Program(s.machine.start(group, "-c", script, command="/bin/sh"))
 
 
+@few_addresses
 @pytest.mark.parametrize("how", ["alloc", "allocasync"])
 def test_its_memory_stays_and_leaves_room_for_the_largest_of_others(swapping: Make, how: str) -> None:
     s = swapping(200)
@@ -46,6 +52,7 @@ def test_its_memory_stays_and_leaves_room_for_the_largest_of_others(swapping: Ma
     assert "so none of it can move" in words
 
 
+@few_addresses
 def test_the_limit_of_its_group_holds(swapping: Make) -> None:
     s = swapping()
     s.server.set_group("a", memory=4096 * MIB, resident=CONTEXT + 100 * MIB)
@@ -62,9 +69,9 @@ def test_one_that_lacks_a_descriptor_is_not_half_governed(swapping: Make) -> Non
     for most in range(5, 12):
         script = f"ulimit -n {most}; exec {s.machine.program}"
         a = Program(s.machine.start("a", "-c", script, command="/bin/sh"))
-        a.ask("alloc", 0, 150 * MIB)  # for which the simulated driver may lack one as well
+        refused = a.number("alloc", 0, 150 * MIB)  # for which the driver may lack one as well
         theirs = [c for g in s.device()["groups"] for c in g["clients"] if c["pid"] == a.running.pid]
-        assert all((client["movable"] or {}).get("bytes") == 150 * MIB for client in theirs), most
+        assert refused or all((client["movable"] or {}).get("bytes") == 150 * MIB for client in theirs), most
         a.running.kill()
         _, words = a.running.communicate(timeout=60)
         assert theirs or "no descriptor is left for its pages" in words, most
