@@ -43,9 +43,9 @@ struct Arbiter::State {
     uint64_t standings_changed = 0;
     Nanoseconds work_of_gone = 0;  // of clients that needed all multiprocessors
     Reservation reservation;
-    uint64_t changes = 0;                 // of the groups that have clients
-    Groups everyone;                      // the groups there are, without gaps
-    Groups waiting, fitting, contenders;  // scratch, kept for their memory
+    uint64_t changes = 0;                           // of the groups that have clients
+    Groups everyone;                                // the groups there are, without gaps
+    Groups waiting, fitting, hurrying, contenders;  // scratch, kept for their memory
     struct Around {
         size_t running = 0;  // leases
         size_t loud = 0;     // groups that were busy of late

@@ -60,13 +60,19 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
             // is gone when the present holders are. What it uses of the device must be its own: a part that nobody
             // has, or a share that it has not had yet.
             update_terms(now);
+            // Who is let in meanwhile must not be one whose turn these would end at once.
+            hurrying.clear();
+            for (const Group* g : waiting)
+                if (policy->hurries(*g, waiting, now)) hurrying.push_back(g);
             const auto pick_meanwhile = [&](bool stays) {
                 fitting.clear();
                 for (const Group* g : waiting) {
                     const Client& client = *next_of(*groups[g->slot]);
                     if (!may_run(client) || (leases.occupied() + client.sm > kFull && !policy->behind(*g))) continue;
-                    const auto cuts = [&](const Group* other) { return policy->cuts(*other, *g, waiting, now); };
-                    if (std::any_of(waiting.begin(), waiting.end(), cuts)) continue;
+                    const auto interrupts = [&](const Group* other) {
+                        return policy->may_interrupt(*other, *g, now);
+                    };
+                    if (std::any_of(hurrying.begin(), hurrying.end(), interrupts)) continue;
                     if (!stays || compatible(client.why(), first.why())) fitting.push_back(g);
                 }
                 return fitting.empty() ? nullptr : policy->pick(fitting, now);

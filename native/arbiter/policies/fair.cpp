@@ -64,8 +64,8 @@ class Fair final : public Policy {
     bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
         return preempts(group, holder, now) && ready(group, now);
     }
-    bool cuts(const Group& group, const Group& turn, const Groups& others, Nanoseconds now) override {
-        return preempts(group, turn, now) && ready(group, now) && !takes_a_minimum(group, others, now);
+    bool hurries(const Group& group, const Groups& others, Nanoseconds now) override {
+        return in_hurry(group) && !takes_a_minimum(group, others, now);
     }
     bool behind(const Group& group) const override {
         return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);
@@ -134,12 +134,15 @@ class Fair final : public Policy {
     bool preempts(const Group& group, const Group& holder, Nanoseconds now) const;
     // Of the last second it has had more than its share, and the other less than its minimum.
     bool takes_minimum(const Group& group, const Group& of, Nanoseconds now) const {
-        return at(group).recently.share(now) > at(group).target && short_of_minimum(of, now);
+        return has_more(group, now) && short_of_minimum(of, now);
     }
     bool takes_a_minimum(const Group& group, const Groups& others, Nanoseconds now) const {
-        return std::any_of(others.begin(), others.end(), [&](const Group* other) {
-            return other != &group && !best_effort(*other) && takes_minimum(group, *other, now);
-        });
+        return has_more(group, now) && std::any_of(others.begin(), others.end(), [&](const Group* other) {
+                   return other != &group && !best_effort(*other) && short_of_minimum(*other, now);
+               });
+    }
+    bool has_more(const Group& group, Nanoseconds now) const {
+        return at(group).recently.share(now) > at(group).target;
     }
     void look(const Group& group, bool waits, Nanoseconds now);
     // Part of the last second in which it waited for others, of what its minimum leaves to them.
@@ -413,7 +416,7 @@ void Fair::turns_begin(const Groups& all, Nanoseconds now) {
 // that is not the next.
 Fair::Class Fair::class_of(const Group& group, const Groups& others, Nanoseconds now) {
     if (best_effort(group) && competes(group, now)) return Class::kClaims;
-    if (in_hurry(group) && !takes_a_minimum(group, others, now)) return Class::kHurries;
+    if (hurries(group, others, now)) return Class::kHurries;
     if (is_owed(group, now)) return Class::kIsOwed;
     return best_effort(group) ? Class::kTakesWhatIsLeft : Class::kInTurn;
 }
@@ -473,7 +476,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         // One whose own turn was just cut will say so if it wants more: nobody is in a hurry for it yet.
         if (owes && g->waiting > 0 && is_owed(*g, now)) {
             result.deadline = std::min(result.deadline, std::max(turn.granted + kShort, now));
-        } else if ((g->running && preempts(*g, own, now)) || (g->waiting > 0 && cuts(*g, own, contenders, now))) {
+        } else if (preempts(*g, own, now) && (g->running || (g->waiting > 0 && hurries(*g, contenders, now)))) {
             // A guaranteed minimum is worth a moment even to those in a hurry.
             const bool claims = best_effort(own) && competes(own, now);
             result.deadline = std::min(result.deadline, claims ? std::max(earliest, now) : now);

@@ -79,8 +79,8 @@ class Policy {
     // Whether a client of `group` that has a parked token may take it while one of `holder` runs. It submits at once,
     // and the holder is told to stop meanwhile, so no message and no wake-up stand between a request and the device.
     virtual bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) { return false; }
-    // Whether a turn would end at once for `group`, which waits beside `others`.
-    virtual bool cuts(const Group& group, const Group& turn, const Groups& others, Nanoseconds now) { return false; }
+    // Whether `group`, which waits beside `others`, would end at once the turns of those that it may interrupt.
+    virtual bool hurries(const Group& group, const Groups& others, Nanoseconds now) { return false; }
     virtual void turns_begin(const Groups& all, Nanoseconds now) {}  // who co-ran so far takes turns from now on
     virtual void switch_cost(Nanoseconds cost) {}                    // of a hand-over, from now on
     virtual bool by_arrival() const {
