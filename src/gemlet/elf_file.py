@@ -7,8 +7,9 @@ they are.
 from __future__ import annotations
 
 import os
-import stat
 import struct
+
+from gemlet import paths
 
 MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
@@ -31,12 +32,12 @@ class ElfFile:
     """
 
     def __init__(self, path: str) -> None:
-        # A pipe in its place must not block, nor a terminal become this process'.
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            self._file = paths.open_regular(path)
+        except paths.NotRegularError:
+            raise NotElfError(f"{path} is no file") from None
         self._records = 0
         try:
-            if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                raise NotElfError(f"{path} is no file")
             self._read()
         except (struct.error, IndexError, OverflowError):
             raise NotElfError(f"{path} is damaged") from None

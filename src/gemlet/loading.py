@@ -12,6 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from gemlet import paths
 from gemlet.elf_file import ElfFile, NotElfError
 
 if TYPE_CHECKING:
@@ -95,11 +96,8 @@ def binary(path: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _start(path: str) -> bytes:
-    """Of a file; nothing of a pipe, which nobody may write to."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = paths.open_regular(path)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no file")
         return os.read(descriptor, START_BYTES)
     finally:
         os.close(descriptor)
@@ -108,8 +106,8 @@ def _start(path: str) -> bytes:
 def on_path(name: str, environment: Mapping[str, str]) -> Iterator[str]:
     """The files that execvp(3) tries for the program ``name``; of those that are no programs, too."""
     directories = [""] if "/" in name else environment.get("PATH", os.defpath).split(os.pathsep)
-    paths = (os.path.join(directory, name) for directory in directories)  # noqa: PTH118
-    return (path for path in paths if os.path.isfile(path))  # noqa: PTH113
+    files = (os.path.join(directory, name) for directory in directories)  # noqa: PTH118
+    return (path for path in files if os.path.isfile(path))  # noqa: PTH113
 
 
 def _other_identity(program: str) -> str | None:

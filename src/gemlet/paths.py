@@ -10,6 +10,8 @@ loaded anyway, and plain strings, because importing ``pathlib`` alone takes seve
     config          GEMLET_CONFIG        ~/.config/gemlet/gemlet.toml, /etc/gemlet/gemlet.toml
 
 The directory of the system's daemon is fixed, so that every user finds it: /run/gemlet.
+
+`open_regular` is for files of others: nobody knows what lies at their paths.
 """
 
 from __future__ import annotations
@@ -190,3 +192,23 @@ def config_path(option: str | None = None) -> str | None:
         if os.path.exists(path):
             return path
     return None
+
+
+class NotRegularError(OSError):
+    """A pipe, a device or a socket."""
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = 0) -> int:
+    """A descriptor for reading. Raises OSError, NotRegularError; who reads from a directory gets IsADirectoryError.
+
+    It does not wait for the writer of a pipe, and no terminal becomes this process'.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise NotRegularError(f"{path} is not a regular file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from typing import TYPE_CHECKING, BinaryIO
 
+from gemlet import paths
 from gemlet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def read_bytes(path: Path, most: int) -> bytes:
 
     Raises OSError if it cannot be read, ConfigError if it is not a file or larger than ``most`` bytes.
     """
-    # O_NONBLOCK: opening a FIFO waits for its writer otherwise.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        descriptor = paths.open_regular(path)
+    except paths.NotRegularError:
+        raise ConfigError("not a regular file", path=str(path), hint="name the file itself") from None
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ConfigError("not a regular file", path=str(path), hint="name the file itself")
         return _bounded(file, most, path)
 
 

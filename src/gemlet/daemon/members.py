@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from gemlet.daemon.aside import Aside
-from gemlet.devices.mps import process
+from gemlet.devices.mps import same_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,6 +132,5 @@ def _living(slots: list[Slot], opened: contextlib.ExitStack) -> Iterator[dict[st
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(slot.pid)
             opened.callback(os.close, descriptor)
-            found = process(slot.pid)
-            if found is not None and found.started in (0, slot.started):  # of one of which that is not known all counts
+            if same_process(slot.pid, slot.started):
                 yield msgspec.structs.asdict(slot) | {"fd": descriptor}

@@ -113,9 +113,7 @@ class Mps:
         ``foreign``: control daemons of others, besides that in CUDA's default pipe directory.
         """
         known = self._remembered
-        alive = mps.process(known.pid) if known else None
-        if known and alive and alive.started not in (0, known.started):
-            alive = None
+        alive = mps.same_process(known.pid, known.started) if known else None
         state = decide(known.intent if known else None, alive=alive is not None)
         if state in ("off", "failed"):
             self._servers, self._problem = (), None
@@ -284,7 +282,7 @@ class Mps:
     async def _ended(self, seconds: float, who: mps.Process | None = None) -> bool:
         """``who``: not the one that is remembered."""
         give_up = time.monotonic() + seconds
-        while self.look().pid is not None if who is None else _lives(who):
+        while self.look().pid is not None if who is None else mps.same_process(who.pid, who.started):
             if time.monotonic() > give_up:
                 return False
             await asyncio.sleep(LOOK_SECONDS)
@@ -308,11 +306,6 @@ class Mps:
         self._remembered = None
         with contextlib.suppress(OSError):
             self._file.unlink()
-
-
-def _lives(who: mps.Process) -> bool:
-    now = mps.process(who.pid)
-    return now is not None and now.started in (0, who.started)
 
 
 def _count(programs: int) -> str:

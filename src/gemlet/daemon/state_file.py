@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gemlet import whole_file
+from gemlet import paths, whole_file
 from gemlet.decoding import from_json
 
 if TYPE_CHECKING:
@@ -55,14 +54,14 @@ class StateFile:
 
 
 def _read(path: Path) -> bytes:
-    # O_NONBLOCK: opening a FIFO waits for its writer otherwise.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW)
+    try:
+        descriptor = paths.open_regular(path, os.O_NOFOLLOW)
+    except paths.NotRegularError:
+        raise ValueError("it is not a regular file") from None
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is not a regular file")
-        if found.st_uid not in (0, os.getuid()):
-            raise ValueError(f"it belongs to uid {found.st_uid}")
+        owner = os.fstat(descriptor).st_uid
+        if owner not in (0, os.getuid()):
+            raise ValueError(f"it belongs to uid {owner}")
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")

@@ -15,13 +15,13 @@ import fcntl
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemlet import paths
 from gemlet.devices.started import started, started_at
 from gemlet.errors import DeviceError
 
@@ -132,6 +132,12 @@ def process(pid: int) -> Process | None:
     return Process(pid=pid, uid=uid, command=command, started=started(pid, uid))
 
 
+def same_process(pid: int, began: int) -> Process | None:
+    """The process that had this pid and start, as far as that can be told: None if it has ended."""
+    found = process(pid)
+    return found if found is not None and found.started in (0, began) else None  # 0: of which it is not known
+
+
 def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
     """The living process that wrote the pid file of ``pipe_directory``, or None.
 
@@ -139,20 +145,19 @@ def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
     but for that.
     """
     try:
-        # The caller may name any directory: a pipe or a device in the file's place must neither block nor be read.
-        descriptor = os.open(Path(pipe_directory, PID_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = paths.open_regular(Path(pipe_directory, PID_FILE))  # the caller may name any directory
     except (OSError, ValueError):
         return None
     try:
-        file = os.fstat(descriptor)
-        text = os.read(descriptor, LONGEST_PID) if stat.S_ISREG(file.st_mode) else b""
+        written = os.fstat(descriptor).st_mtime
+        text = os.read(descriptor, LONGEST_PID)
     except OSError:
         return None
     finally:
         os.close(descriptor)
     pid = text.strip()
     found = process(int(pid)) if pid.isdigit() and 0 < int(pid) < 2**31 else None
-    return found if found is not None and _may_have_written(found, file.st_mtime) else None
+    return found if found is not None and _may_have_written(found, written) else None
 
 
 def _may_have_written(who: Process, at: float) -> bool:

@@ -87,7 +87,7 @@ class Turns:
         return len(self._ranks) > 1
 
     def add(self, request: Request) -> None:
-        key = (not request.together, request.firsts, request.priority)
+        key = rank_of(request)
         rank = self._ranks.get(key)
         if rank is None:
             rank = self._ranks[key] = _Rank(key)
