@@ -344,7 +344,11 @@ bool Contention::judge(std::vector<Party>& parties, Nanoseconds now) {
     const bool released = !engaged && release(parties, now);
     if (!engaged && !released) return false;
     for (Party& party : parties) {
-        party.client->standing.lag = 0.0;
+        // What changed may help others only. One that lacks something in its turns goes on lacking it, else those who
+        // come, go and change would keep it from ever being found behind.
+        double& lag = party.client->standing.lag;
+        const bool goes_on = party.client->standing.contends() && !party.peers.any && lag < bound(party);
+        lag = goes_on ? std::max(lag, 0.0) : 0.0;
         party.client->seen.forget_beside();
     }
     return true;

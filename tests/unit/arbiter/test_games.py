@@ -9,11 +9,12 @@ from tests.unit.arbiter.games import Game
 from tests.unit.arbiter.open_device import US, Shared
 
 # Each second after the first; what is found out about a neighbour costs the first something, too.
-LEAST = 0.82  # of the minimum
+LEAST = 0.78  # of the minimum
 
 
-# Of a search among 400: games in which a trial, a pause or a neighbour's word once cost more than that.
-@pytest.mark.parametrize("seed", [1013, 1018, 1069, 1117, 1153, 1282, 1336])
+# Of a search among 1100: games in which a trial, a pause, a neighbour's word, or that others changed, once cost more
+# than that.
+@pytest.mark.parametrize("seed", [1013, 1018, 1069, 1117, 1153, 1282, 1336, 2127, 2272, 2344, 3062, 3072])
 def test_a_minimum_holds_beside_those_who_play_for_more(seed):
     assert min(Game(seed).of_its_minimum(4)) >= LEAST
 
