@@ -252,7 +252,8 @@ class SwapBench(Bench):
         args = self.busy(0.5)
         alone = self.native(args, min(5.0, self.length / 6))
         clients = [Client(args, f"g{i}") for i in range(3)]
-        watch = self.shared(clients, self.length, epoch=3 * self.pace)
+        # A device frees one place with each epoch, and two wait: the last of them for two epochs.
+        watch = self.shared(clients, self.length, epoch=2 * 3 * self.pace)
         # Checked: memory that comes in after the end, outside any epoch.
         comings = [at for at in watch.comings("g0", self.machine.started_ns) if at < self.length]
         if len(comings) < 2:
