@@ -179,11 +179,15 @@ bool Residency::note(ClientId client, uint64_t mapped, uint32_t seen, bool compl
         m.epoch = now;
         if (m.entry_bytes > 0) {
             // The first moves are slow: the host's memory for them is allocated meanwhile. That says nothing of later
-            // ones, so the shorter of the last two counts; of one alone, no more than what the link takes.
-            const Nanoseconds before =
-                m.last_handover > 0 ? m.last_handover : Nanoseconds(double(m.movable) / p_.bytes_per_ns);
+            // ones, so the faster of the last two counts; of one alone, no more than what the link takes. And one may
+            // find nearly all of its memory there every other time: as much as on average comes with the next, too.
+            const bool first = m.last_bytes == 0;
+            const auto bytes = static_cast<double>(m.entry_bytes);
+            const double before = first ? 1.0 / p_.bytes_per_ns : m.last_handover / static_cast<double>(m.last_bytes);
             m.last_handover = now - m.entered;
-            m.handover = std::min(m.last_handover, before);
+            const double each = std::min(static_cast<double>(m.last_handover) / bytes, before);
+            m.handover = Nanoseconds(each * (first ? bytes : (bytes + static_cast<double>(m.last_bytes)) / 2.0));
+            m.last_bytes = m.entry_bytes;
             m.entry_bytes = 0;
         }
     }

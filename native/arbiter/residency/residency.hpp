@@ -179,8 +179,9 @@ class Residency {
         Nanoseconds idle_since = 0;
         Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
         uint64_t entry_bytes = 0;   // that had to move for its entry
-        Nanoseconds handover = 0;   // how long its entries take: a moving average
+        Nanoseconds handover = 0;   // how long its entries take, of the last two
         Nanoseconds last_handover = 0;
+        uint64_t last_bytes = 0;            // ... that moved for it
         bool ahead = false;                 // it is among those whose lack is in Sums::ahead
         mutable const Group* of = nullptr;  // as of refresh(); none: its group is not known
     };

@@ -104,6 +104,29 @@ def test_the_epoch_grows_with_what_a_hand_over_costs(scene: Make) -> None:
     assert lengths[1] == pytest.approx(200 + 19 * 200, rel=0.1)
 
 
+def test_a_hand_over_of_little_says_nothing_of_the_next_that_moves_much(scene: Make) -> None:
+    """Of three of which no two fit, each finds nearly all of its memory there every other time."""
+    s = scene(capacity=100 * GIB, overhead=0.02, max_wait=600_000 * MS)
+    for number in range(3):
+        s.client(number, bytes_=51 * GIB)
+        s.request(number)
+        s.settle()
+    moving, begin = 0.0, 0
+    for turn in range(30):
+        s.to(s.residency.next_event() / MS, obey=False)
+        if turn == 6:
+            moving, begin = 0.0, s.now
+        for number in range(3):
+            if s.orders[number][0] < s.mapped[number]:
+                s.obey(number)
+        comes = sum(max(0, min(s.orders[n][0], s.movable[n]) - s.mapped[n]) for n in range(3))
+        took = 5 + 25 * comes / GIB  # ms
+        moving += took
+        s.now += round(took * MS)
+        s.settle()
+    assert moving / ((s.now - begin) / MS) <= 1.25 * 0.02
+
+
 @pytest.mark.parametrize(("programs", "handover"), [(2, 200), (3, 200), (5, 400)])
 def test_nobody_waits_for_the_epochs_of_others_longer_than_max_wait(scene: Make, programs: int, handover: int) -> None:
     """The first eviction is slow, as on hardware, where the host's memory is allocated meanwhile."""
