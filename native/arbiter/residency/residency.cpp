@@ -183,10 +183,11 @@ bool Residency::note(ClientId client, uint64_t mapped, uint32_t seen, bool compl
             // find nearly all of its memory there every other time: as much as on average comes with the next, too.
             const bool first = m.last_bytes == 0;
             const auto bytes = static_cast<double>(m.entry_bytes);
-            const double before = first ? 1.0 / p_.bytes_per_ns : m.last_handover / static_cast<double>(m.last_bytes);
+            const auto bytes_before = static_cast<double>(first ? m.movable : m.last_bytes);
+            const double before = first ? 1.0 / p_.bytes_per_ns : double(m.last_handover) / bytes_before;
             m.last_handover = now - m.entered;
-            const double each = std::min(static_cast<double>(m.last_handover) / bytes, before);
-            m.handover = Nanoseconds(each * (first ? bytes : (bytes + static_cast<double>(m.last_bytes)) / 2.0));
+            const double each = std::min(double(m.last_handover) / bytes, before);
+            m.handover = Nanoseconds(each * (bytes + bytes_before) / 2.0);
             m.last_bytes = m.entry_bytes;
             m.entry_bytes = 0;
         }

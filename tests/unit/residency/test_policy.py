@@ -114,7 +114,7 @@ def test_a_hand_over_of_little_says_nothing_of_the_next_that_moves_much(scene: M
     moving, begin = 0.0, 0
     for turn in range(30):
         s.to(s.residency.next_event() / MS, obey=False)
-        if turn == 6:
+        if turn == 1:
             moving, begin = 0.0, s.now
         for number in range(3):
             if s.orders[number][0] < s.mapped[number]:
@@ -301,9 +301,9 @@ def test_a_client_without_memory_never_waits(scene: Make) -> None:
     assert 1 in s.resident()
 
 
-@pytest.mark.parametrize(("pause", "after"), [(4000, 50), (300, 800)])
+@pytest.mark.parametrize(("pause", "after"), [(4000, 50), (300, 850)])
 def test_one_that_usually_pauses_for_long_gives_way_early(scene: Make, pause: float, after: float) -> None:
-    """Hand-overs take 400 ms. After a pause longer than two of them the next is taken to be as long."""
+    """The hand-over of 80 GiB took 400 ms, of all 90 it takes 450. After a pause of two the next is taken to be as long."""
     s = scene(capacity=100 * GIB, idle=50 * MS, epoch_min=60_000 * MS)
     s.client(0, bytes_=90 * GIB)
     s.client(1, bytes_=90 * GIB)
