@@ -153,17 +153,25 @@ Residency::Demand Residency::demand() const {
         const double share = share_of(m);
         all.shares += share;
         all.largest = std::max(all.largest, share);
+        const Scopes scopes = scopes_of(m);
+        if (std::any_of(scopes.begin(), scopes.end(), [](const Scope& s) { return s.sums->movable > room(s); }))
+            all.handover = std::max(all.handover, handover_of(m));
         ++all.count;
         all.waiting += !m.in;
     }
     return all;
 }
 
+// Expected, in ns.
+double Residency::handover_of(const Member& member) const {
+    return member.handover > 0 ? double(member.handover) : double(member.movable) / p_.bytes_per_ns;
+}
+
 // Long enough for hand-overs to cost little, short enough for every client that waits to have its turn in time: one
-// place becomes free with each epoch. But nobody goes sooner than its coming took.
+// place becomes free with each epoch. But nobody goes sooner than its coming took. The dearest hand-over counts for
+// all, or one that comes at little cost would have less of the device than its share.
 Nanoseconds Residency::epoch_length(const Member& member, const Demand& all) const {
-    double handover = double(member.handover);
-    if (handover == 0) handover = double(member.movable) / p_.bytes_per_ns;
+    const double handover = std::max(handover_of(member), all.handover);
     const double share = share_of(member), largest = std::max(share, all.largest);
     const double weight = all.shares > 0 && share > 0 ? share * all.count / all.shares : 1.0;
     const double heaviest = all.shares > 0 && largest > 0 ? largest * all.count / all.shares : 1.0;

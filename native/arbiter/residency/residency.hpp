@@ -215,6 +215,7 @@ class Residency {
     // Who wants to be on the device: what the length of an epoch follows from.
     struct Demand {
         double shares = 0, count = 0, waiting = 0, largest = 0;
+        double handover = 0;  // of those whose memory may have to move, the one that takes longest
     };
 
     // Makes the sums anew if something has changed since.
@@ -243,6 +244,7 @@ class Residency {
     bool pinned(const Member& member) const;
     double share_of(const Member& member) const;
     Demand demand() const;
+    double handover_of(const Member& member) const;
     Nanoseconds epoch_length(const Member& member, const Demand& demand) const;
     Nanoseconds may_go_at(const Member& member, const Demand& demand, Nanoseconds now) const;
     Nanoseconds gives_way_at(const Member& member, const Member& to, const Demand& demand, Nanoseconds now) const;

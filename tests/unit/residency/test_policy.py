@@ -127,6 +127,25 @@ def test_a_hand_over_of_little_says_nothing_of_the_next_that_moves_much(scene: M
     assert moving / ((s.now - begin) / MS) <= 1.25 * 0.02
 
 
+def test_one_that_comes_at_little_cost_has_as_much_of_the_device(scene: Make) -> None:
+    """A hand-over takes 25 ms a GiB: 2.4 s for the one that is large, 0.5 s for the small one."""
+    s = scene(capacity=100 * GIB, max_wait=600_000 * MS)
+    for number, gib in ((0, 95), (1, 20)):
+        s.client(number, bytes_=gib * GIB)
+        s.request(number)
+        s.settle()
+    time: dict[int, float] = {0: 0, 1: 0}
+    for _ in range(20):
+        begin, (who,) = s.now, s.resident()
+        s.to(s.residency.next_event() / MS, obey=False)
+        time[who] += s.now - begin
+        comes = 1 - who
+        s.obey(who)
+        s.now += round(25 * MS * (s.movable[comes] - s.mapped[comes]) / GIB)
+        s.settle()
+    assert time[0] / time[1] == pytest.approx(1.0, rel=0.15)
+
+
 @pytest.mark.parametrize(("programs", "handover"), [(2, 200), (3, 200), (5, 400)])
 def test_nobody_waits_for_the_epochs_of_others_longer_than_max_wait(scene: Make, programs: int, handover: int) -> None:
     """The first eviction is slow, as on hardware, where the host's memory is allocated meanwhile."""
@@ -303,7 +322,7 @@ def test_a_client_without_memory_never_waits(scene: Make) -> None:
 
 @pytest.mark.parametrize(("pause", "after"), [(4000, 50), (300, 850)])
 def test_one_that_usually_pauses_for_long_gives_way_early(scene: Make, pause: float, after: float) -> None:
-    """The hand-over of 80 GiB took 400 ms, of all 90 it takes 450. After a pause of two the next is taken to be as long."""
+    """A hand-over of all takes 450 ms, of 80 GiB 400. After a pause longer than two the next is taken to be as long."""
     s = scene(capacity=100 * GIB, idle=50 * MS, epoch_min=60_000 * MS)
     s.client(0, bytes_=90 * GIB)
     s.client(1, bytes_=90 * GIB)
