@@ -55,6 +55,13 @@ def test_no_minimum_is_proposed_that_others_hold(free, advised):
     assert found.advice.startswith(advised)
 
 
+def test_a_group_of_class_latency_is_not_told_to_become_one():
+    found = report(recorded(share=[0.3] * 10, requests=[5.0] * 10, **WAITED), "g")
+    assert found.advice == "a larger minimum, up to --min 80%, would have helped"
+    found = report(recorded(share=[0.3] * 10, requests=[None] * 9 + [5.0], **WAITED), "g", free=0.2)
+    assert found.advice.endswith("lower theirs with `gemlet set`, or choose another --device")
+
+
 def test_what_minima_of_others_leave():
     def group(name, least, device=None):
         return GroupLimits(name=name, min=least, origin="run", owner=0, device=device, clients=1)
