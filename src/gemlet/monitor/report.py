@@ -132,16 +132,19 @@ def _advice(found: Report, free: float, *, has_requests: bool) -> str | None:
 
 
 def _of_turns(found: Report, waited: float, free: float, *, has_requests: bool) -> str | None:
-    if found.min is not None and found.min >= 1:
+    least, most = found.min or 0.0, 1.0 if found.max is None else found.max
+    if least >= 1:
         return None
-    wanted = _up(max(found.share, found.min or 0.0), waited, found)
-    possible = int(free * 100 + 1e-6) / 100
     latency = "" if has_requests else "or --priority latency for short requests"
-    if wanted <= possible:
+    wanted = min(_up(max(found.share, least), waited, found), most)
+    possible = int(free * 100 + 1e-6) / 100
+    if least >= most:
+        helped = "a larger minimum and maximum would have helped"
+    elif wanted <= possible:
         helped = f"a larger minimum, up to --min {format_share(wanted)}, would have helped"
-    elif possible > (found.min or 0.0):
-        most = f"up to --min {format_share(possible)}, would have helped, no more: other groups hold the rest"
-        helped = f"a larger minimum, {most}"
+    elif possible > least:
+        up_to = f"up to --min {format_share(possible)}"
+        helped = f"a larger minimum, {up_to}, would have helped, no more: other groups hold the rest"
     else:
         helped = "a larger minimum would have helped, but other groups hold the rest: lower theirs with `gemlet set`"
         return f"{helped}, choose another --device, {latency}" if latency else f"{helped}, or choose another --device"
