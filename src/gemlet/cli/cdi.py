@@ -79,12 +79,16 @@ def generate(socket: str | None, *, groups: tuple[str, ...], output: Path | None
 
 def write(output: Path, content: dict[str, Any]) -> bool:
     """Writes the file, whole; False if it was there just so. A link stays, and so does what is no file, as /dev/null:
-    root runs this. Raises OSError.
+    root runs this. Raises GemletError.
     """
-    if output.exists() and not output.is_file():
-        output.write_text(json.dumps(content, indent=1) + "\n")
-        return True
-    return cdi.write_file(output.resolve(), content)
+    try:
+        if output.exists() and not output.is_file():
+            output.write_text(json.dumps(content, indent=1) + "\n")
+            return True
+        return cdi.write_file(output.resolve(), content)
+    except OSError as error:
+        hint = "name a file with --output that you may write; runtimes read /etc/cdi"
+        raise GemletError(f"{output} cannot be written: {error.strerror}", hint=hint) from None
 
 
 def _simulated(endpoint: address.Endpoint) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,7 @@ from gemlet.cli import environment
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.elf_file import ElfFile, newest_glibc
-from gemlet.errors import DeviceError, GemletError
+from gemlet.errors import ConfigError, DeviceError, GemletError
 from gemlet.typed_command import command
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ def run_checks(socket: str | None) -> list[Check]:
     found: list[Check] = []
     for check in (versions, container, driver, mps, libcuda, hook, native, simulated_machine, runtime_directory):
         found += _guarded(check)
-    found += _guarded(lambda: daemons(socket))
+    for of_socket in (configuration, daemons):
+        found += _guarded(partial(of_socket, socket))
     return found
 
 
 def _guarded(check: Callable[[], Iterator[Check]]) -> list[Check]:
-    name = getattr(check, "__name__", "check").replace("_", " ")
+    function = check.func if isinstance(check, partial) else check
+    name = getattr(function, "__name__", "check").replace("_", " ")
     try:
         return list(check())
     except GemletError as error:
@@ -214,6 +217,35 @@ def runtime_directory() -> Iterator[Check]:
     yield Check("runtime directory", "ok", directory)
 
 
+def configuration(socket: str | None) -> Iterator[Check]:
+    """The file that the user's next daemon begins with, and does not start if anything in it is wrong."""
+    from gemlet.config import files
+
+    try:
+        path = paths.config_path()
+        if path is not None:
+            files.load(path)
+    except ConfigError as error:
+        # Where the system's daemon runs, nobody starts one of their own, and that file need not be theirs to read.
+        others = any(place.kind != "user" and place.api.exists() for place in address.candidates(socket))
+        for each in (error, *error.others):
+            yield Check("configuration", "warn" if others else "fail", str(each), each.hint)
+        return
+    yield Check("configuration", "ok", path or "none: groups are made by `gemlet run`")
+
+
+def _problems_of(status: dict[str, Any]) -> Iterator[Check]:
+    """What a daemon says of itself; one of another version may not know all of it."""
+    daemon = status["daemon"]
+    name = f"daemon ({daemon['kind']})"
+    if error := daemon.get("config_error"):
+        hint = "mend the file: until then the limits of the last good one hold"
+        yield Check(name, "fail", f"its configuration is not applied: {error}", hint)
+    if error := daemon.get("state_error"):
+        hint = "make its directory writable, with room on the disk"
+        yield Check(name, "warn", f"a daemon started after a kill would not know its groups: {error}", hint)
+
+
 def daemons(socket: str | None) -> Iterator[Check]:
     running = 0
     for endpoint in [*address.candidates(socket), address.simulated()]:
@@ -234,6 +266,7 @@ def daemons(socket: str | None) -> Iterator[Check]:
             yield Check(name, "ok", text)
         else:
             yield Check(name, "warn", f"{text}, version {daemon['version']}", "restart it: `gemlet stop`")
+        yield from _problems_of(status)
         if found := _mps_of(status):
             yield found
         if not endpoint.clients.is_socket():

@@ -15,7 +15,7 @@ from gemlet.membership import MULTIPROCESSORS, WIRE_VERSION, client_variables
 from gemlet.typed_command import command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 LIMITS = "GEMLET_LIMITS"  # the group's limits, for devices that no daemon governs
 LAST_DEVICE = 1023  # the largest index that a request has
@@ -131,9 +131,11 @@ def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str],
     if all(name.isascii() and name.isdecimal() for name in listed):
         chosen = [choose_device(int(name), base) for name in listed]
         variables, index = chosen[0]
-        shown = ",".join(each["CUDA_VISIBLE_DEVICES"] for each, _ in chosen)
-        return {**variables, "CUDA_VISIBLE_DEVICES": shown}, index if len(chosen) == 1 else None
+        shown = [each["CUDA_VISIBLE_DEVICES"] for each, _ in chosen]
+        _check_once(names, shown)
+        return {**variables, "CUDA_VISIBLE_DEVICES": ",".join(shown)}, index if len(chosen) == 1 else None
     check_whole(listed)
+    _check_once(names, listed)
     if not all(name.startswith("GPU-") for name in listed):
         raise UsageError(
             f"{names!r} names no devices: expected numbers or UUIDs, with commas between",
@@ -147,6 +149,11 @@ def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str],
             hint="name a device that it shows, by its number in it",
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(listed)}, None
+
+
+def _check_once(names: str, devices: Sequence[str]) -> None:
+    if len(set(devices)) < len(devices):  # CUDA would show the program no device at all
+        raise UsageError(f"{names!r} names a device twice", hint="name each device once, such as --device 0,1")
 
 
 def check_whole(names: Iterable[str]) -> None:

@@ -192,8 +192,8 @@ def _hint(error: click.UsageError) -> str | None:
 
 
 def _first_lower(message: str) -> str:
-    message = message.rstrip(".")
-    return message[:1].lower() + message[1:]
+    message = message.rstrip(".").replace("\n\t", " ")  # click puts each choice of an argument on a line of its own
+    return message if message[1:2].isupper() else message[:1].lower() + message[1:]  # HTTP, TIME
 
 
 if __name__ == "__main__":

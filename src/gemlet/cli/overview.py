@@ -22,7 +22,7 @@ FIRST = {
 }
 WITHOUT_GPU = {
     "gemlet demo": "three programs share a simulated device, measured",
-    "gemlet doctor": "checks driver, hook and daemon",
+    "gemlet doctor": "checks driver, hook, configuration and daemon",
     "gemlet -h": "all commands",
 }
 SIMULATED = {"gemlet top --simulate": "the simulated machine, whose daemon runs"}

@@ -30,6 +30,7 @@ FAREWELL_SECONDS = 1.0
 GONE_SECONDS = 3.0
 READY = b"ready\n"
 LOG_TAIL_LINES = 5
+LOG_ERROR_LINES = 40
 KEPT = (
     "GEMLET_LIB_DIR",
     "GEMLET_CONFIG",
@@ -198,16 +199,23 @@ def _await_ready(pipe: int, endpoint: Endpoint) -> None:
 
 
 def log_tail(log: Path) -> str:
-    """The last lines of a daemon's log, for an error's hint."""
+    """The last lines of a daemon's log, for an error's hint: all of its last errors, if it ended with some."""
     from gemlet.config.text_file import MAX_BYTES, read_bytes
 
     try:
-        lines = read_bytes(log, MAX_BYTES).decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        lines = _last_of(read_bytes(log, MAX_BYTES).decode(errors="replace").splitlines())
     except OSError as error:
         return f"its log {log} cannot be read: {error.strerror}"
     except ConfigError as error:
         return f"its log {error}"
     return "\n      ".join([f"the end of {log}:", *lines]) if lines else _why_empty(log)
+
+
+def _last_of(lines: list[str]) -> list[str]:
+    # A hint without its error says nothing, and a configuration has all of its errors reported at once.
+    record = max((at for at, line in enumerate(lines) if line[:4].isdigit() and line[4:5] == "-"), default=-1)
+    error = next((at for at in range(record + 1, len(lines)) if lines[at].startswith("error: ")), None)
+    return lines[-LOG_TAIL_LINES:] if error is None else lines[error : error + LOG_ERROR_LINES]
 
 
 def _why_empty(log: Path) -> str:

@@ -102,8 +102,18 @@ def from_kubeconfig(path: Path) -> Access:
         return Access(url=cluster["server"], context=context)
     except FileNotFoundError:
         raise GemletError(f"{path}: no such file", hint=f"check the spelling, or {hint}") from None
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise GemletError(f"{path} cannot be used: {error!r}", hint=hint) from None
+    except OSError as error:  # of TLS, too
+        raise GemletError(f"{path} cannot be used: {error.strerror or error}", hint=hint) from None
+    except json.JSONDecodeError as error:
+        raise GemletError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}", hint=hint) from None
+    except KeyError as error:
+        raise GemletError(f"{path} cannot be used: it has no {error}", hint=hint) from None
+    except (LookupError, TypeError):
+        raise GemletError(
+            f"{path} cannot be used: it is not a kubeconfig with a cluster and a user", hint=hint
+        ) from None
+    except ValueError as error:
+        raise GemletError(f"{path} cannot be used: {error}", hint=hint) from None
 
 
 class ApiServer:

@@ -92,7 +92,8 @@ def report(recorded: Recorded, group: str, *, free: float = 1.0) -> Report | Non
         min=_last(series, "min"),
         max=_last(series, "max"),
     )
-    return msgspec.structs.replace(found, advice=_advice(found, free))
+    has_requests = _last(series, "requests") is not None  # only those of class `latency` are counted
+    return msgspec.structs.replace(found, advice=_advice(found, free, has_requests=has_requests))
 
 
 def line(found: Report) -> str:
@@ -113,8 +114,8 @@ def _long(found: Report, seconds: float) -> bool:
     return seconds >= WORTH_SAYING * found.seconds
 
 
-def _advice(found: Report, free: float) -> str | None:
-    """What would have shortened the longest wait."""
+def _advice(found: Report, free: float, *, has_requests: bool) -> str | None:
+    """What would have shortened the longest wait. ``has_requests``: it is of class `latency` already."""
     turns = sum(seconds for reason, seconds in found.waits.items() if reason != "memory")
     causes: list[tuple[float, Callable[[], str | None]]] = [
         (
@@ -124,25 +125,30 @@ def _advice(found: Report, free: float) -> str | None:
             ),
         ),
         (found.waits.get("memory", 0.0), lambda: "more --resident, or fewer programs at a time, would have helped"),
-        (turns, lambda: _of_turns(found, turns, free)),
+        (turns, lambda: _of_turns(found, turns, free, has_requests=has_requests)),
     ]
     seconds, advice = max(causes, key=lambda cause: cause[0])
     return advice() if seconds >= WORTH_CHANGING * found.seconds else None
 
 
-def _of_turns(found: Report, waited: float, free: float) -> str | None:
-    if found.min is not None and found.min >= 1:
+def _of_turns(found: Report, waited: float, free: float, *, has_requests: bool) -> str | None:
+    least, most = found.min or 0.0, 1.0 if found.max is None else found.max
+    if least >= 1:
         return None
-    wanted = _up(max(found.share, found.min or 0.0), waited, found)
+    latency = "" if has_requests else "or --priority latency for short requests"
+    wanted = min(_up(max(found.share, least), waited, found), most)
     possible = int(free * 100 + 1e-6) / 100
-    latency = "or --priority latency for short requests"
-    if wanted <= possible:
-        return f"a larger minimum, up to --min {format_share(wanted)}, would have helped; {latency}"
-    if possible > (found.min or 0.0):
-        most = f"up to --min {format_share(possible)}, would have helped, no more: other groups hold the rest"
-        return f"a larger minimum, {most}; {latency}"
-    helped = "a larger minimum would have helped, but other groups hold the rest"
-    return f"{helped}: lower theirs with `gemlet set`, choose another --device, {latency}"
+    if least >= most:
+        helped = "a larger minimum and maximum would have helped"
+    elif wanted <= possible:
+        helped = f"a larger minimum, up to --min {format_share(wanted)}, would have helped"
+    elif possible > least:
+        up_to = f"up to --min {format_share(possible)}"
+        helped = f"a larger minimum, {up_to}, would have helped, no more: other groups hold the rest"
+    else:
+        helped = "a larger minimum would have helped, but other groups hold the rest: lower theirs with `gemlet set`"
+        return f"{helped}, choose another --device, {latency}" if latency else f"{helped}, or choose another --device"
+    return f"{helped}; {latency}" if latency else helped
 
 
 def _up(share: float | None, waited: float, found: Report) -> float:

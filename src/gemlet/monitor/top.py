@@ -55,7 +55,7 @@ up down  choose a group or program;  Enter folds the group
 f        fold all groups, or none
 k        end the chosen program, or all of the group; asks first
 ?        this help
-q        quit
+q        quit, as Ctrl-C does
 """
 QUESTION = "t: ask to end (SIGTERM)   K: end at once (SIGKILL)   Esc: leave"
 
@@ -140,6 +140,8 @@ class Top(App[None]):
         Binding("k", "end", "end"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
+        # As in every other command; by itself Textual only tells of another key.
+        Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
     def __init__(self, read: Callable[[], Status]) -> None:

@@ -7,7 +7,10 @@ import os
 import stat
 import threading
 
+import pytest
+
 from gemlet.cli import cdi
+from gemlet.errors import GemletError
 
 CONTENT = {"kind": "gemlet.dev/group"}
 
@@ -32,3 +35,13 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
     reader.join(60)
     assert json.loads(read[0]) == CONTENT
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("name", ["file/gemlet.json", "."])
+def test_what_cannot_be_written_is_named_as_it_was_given(name, tmp_path):
+    (tmp_path / "file").touch()
+    output = tmp_path / name
+    with pytest.raises(GemletError) as caught:
+        cdi.write(output, CONTENT)
+    assert caught.value.message.startswith(f"{output} cannot be written: ")
+    assert caught.value.hint

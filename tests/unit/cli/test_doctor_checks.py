@@ -1,4 +1,4 @@
-"""What doctor says of MPS, for each state of it."""
+"""What doctor says of MPS, of the configuration and of daemons, for each state of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from gemlet import paths
 from gemlet.cli import doctor_checks
 from gemlet.devices import mps
 
@@ -52,3 +53,68 @@ def test_control_daemons_of_others_and_the_program(tmp_path, monkeypatch):
     other, program = doctor_checks.mps()
     assert f"pid {os.getpid()} of uid {os.geteuid()} in {tmp_path}" in other.text
     assert program.verdict == "ok"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The user's configuration; it is not there yet."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(paths, "SYSTEM_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setattr(paths, "SYSTEM_RUNTIME_DIR", str(tmp_path / "system"))
+    monkeypatch.delenv("GEMLET_CONFIG", raising=False)
+    (tmp_path / "gemlet").mkdir()
+    return tmp_path / "gemlet" / "gemlet.toml"
+
+
+def checked(socket=None):
+    return [(each.name, each.verdict, each.text) for each in doctor_checks.configuration(socket)]
+
+
+def test_a_configuration_that_no_daemon_would_start_with(file):
+    assert checked() == [("configuration", "ok", "none: groups are made by `gemlet run`")]
+    file.write_text("[groups.a]\nmin = 0.5\n")
+    assert checked() == [("configuration", "ok", str(file))]
+    file.write_text("[groups.a]\nmemroy = 1\nmax = 30\n")
+    first, second = doctor_checks.configuration(None)
+    assert (first.verdict, first.hint) == ("fail", "did you mean memory?")
+    assert f"{file}:2:1: unknown key 'memroy'" in first.text
+    assert (second.name, second.verdict) == ("configuration", "fail")
+    assert f"{file}:3:7: max of group 'a'" in second.text
+
+
+def test_a_configuration_that_is_named_and_not_there(file, monkeypatch):
+    monkeypatch.setenv("GEMLET_CONFIG", str(file))
+    assert checked() == [("configuration", "fail", f"{file}: no such file")]
+
+
+def test_a_configuration_that_no_daemon_needs_beside_that_of_the_system(file, tmp_path):
+    file.write_text("[groups.a]\nmemroy = 1\n")
+    (tmp_path / "api.sock").touch()
+    ((name, verdict, _),) = checked(str(tmp_path))
+    assert (name, verdict) == ("configuration", "warn")
+
+
+@pytest.mark.parametrize(
+    ("problem", "verdict", "text"),
+    [
+        ({"config_error": "a.toml:2:1: bad"}, "fail", "its configuration is not applied: a.toml:2:1: bad"),
+        ({"state_error": "no room"}, "warn", "a daemon started after a kill would not know its groups: no room"),
+    ],
+)
+def test_what_a_daemon_says_of_itself(problem, verdict, text):
+    daemon = {"kind": "system", "config_error": None, "state_error": None} | problem
+    (check,) = doctor_checks._problems_of({"daemon": daemon})
+    assert (check.name, check.verdict, check.text) == ("daemon (system)", verdict, text)
+    assert check.hint
+
+
+def test_a_daemon_of_before_says_nothing_of_what_it_does_not_know():
+    assert list(doctor_checks._problems_of({"daemon": {"kind": "user"}})) == []
+
+
+def test_each_check_has_a_name_where_the_runtime_directory_cannot_be_made(monkeypatch):
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", "/proc/gemlet")
+    monkeypatch.setattr(doctor_checks, "hook", lambda: iter(()))  # starts a program, and takes longest
+    names = [check.name for check in doctor_checks.run_checks(None)]
+    assert "runtime directory" in names
+    assert names[-1] == "daemons"

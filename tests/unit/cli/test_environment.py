@@ -164,7 +164,18 @@ def test_several_devices_and_uuids(names, visible, shown):
 
 @pytest.mark.parametrize(
     ("names", "visible"),
-    [("x", None), ("", None), ("0,", None), ("-1", None), ("²", None), ("GPU-a", "0"), ("0,9", "0,1")],
+    [
+        ("x", None),
+        ("", None),
+        ("0,", None),
+        ("-1", None),
+        ("²", None),
+        ("GPU-a", "0"),
+        ("0,9", "0,1"),
+        ("0,1,0", None),
+        ("1,01", "4,5"),
+        ("GPU-a,GPU-a", None),
+    ],
 )
 def test_what_names_no_device(names, visible):
     with pytest.raises(UsageError):

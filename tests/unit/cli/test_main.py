@@ -51,6 +51,18 @@ def test_errors(failing, capsys, error, code, printed):
     assert err == printed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["trace", "team", "2h"], "error: TIME is 7200 s: expected an hour or less, such as 10s\n"),
+        (["completion"], "error: missing argument 'SHELL'. Choose from: bash, zsh, fish\n"),
+    ],
+)
+def test_messages_of_click_in_one_line(arguments, printed, capsys):
+    assert main.run(arguments) == 2
+    assert capsys.readouterr().err.partition("\n\n")[0] + "\n" == printed
+
+
 def test_a_missing_native_module_is_an_error_with_a_hint(failing, capsys):
     failing(ModuleNotFoundError("No module named 'gemlet._native'", name="gemlet._native"))
     assert main.run(["fail"]) == 125

@@ -154,3 +154,11 @@ def test_log_tail(tmp_path, monkeypatch):
     log.write_text("\n".join(f"line {n}" for n in range(20)))
     assert "line 19" in log_tail(log)
     assert "line 3" not in log_tail(log)
+
+
+def test_the_tail_of_a_log_begins_with_the_first_of_the_last_errors(tmp_path):
+    log = tmp_path / "daemon.log"
+    errors = "".join(f"error: key {n}\n\nhint: write it\n\n" for n in range(4))
+    log.write_text("error: of before\n2026-01-01 12:00:00 INFO serving\n" + errors)
+    _, *lines = [line.strip() for line in log_tail(log).splitlines()]
+    assert lines == errors.splitlines()

@@ -466,6 +466,7 @@ def test_a_kubeconfig_is_json_with_certificates_in_it(tmp_path):
         with pytest.raises(GemletError) as caught:
             api_server.from_kubeconfig(path)
         assert "kubectl config view" in caught.value.hint
+        assert "Error" not in caught.value.message  # names of Python's exceptions say nothing to people
     path.unlink()
     with pytest.raises(GemletError, match=r"no such file$"):
         api_server.from_kubeconfig(path)

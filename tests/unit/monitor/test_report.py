@@ -10,6 +10,7 @@ from gemlet.daemon.status import GroupLimits
 from gemlet.monitor.report import FOR, left_for, line, report
 
 GIB = 2.0**30
+WAITED = {"max": [1.0] * 10, "waits ahead": [0.2] * 10, "waits both busy": [0.3] * 10}
 
 
 def recorded(step=1, **values):
@@ -33,13 +34,10 @@ def test_a_maximum_that_made_it_wait_is_said():
 
 
 def test_turns_of_others_are_said():
-    found = report(recorded(share=[0.3] * 10, **{"waits ahead": [0.2] * 10, "waits both busy": [0.3] * 10}), "g")
+    found = report(recorded(share=[0.3] * 10, **WAITED), "g")
     assert found.waits == {"ahead": 2.0, "both busy": 3.0}
     assert "waited 3.0 s for turns beside others" in line(found)
     assert found.advice.startswith("a larger minimum, up to --min 80%, would have helped; ")
-
-
-WAITED = {"waits ahead": [0.2] * 10, "waits both busy": [0.3] * 10}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +51,28 @@ WAITED = {"waits ahead": [0.2] * 10, "waits both busy": [0.3] * 10}
 def test_no_minimum_is_proposed_that_others_hold(free, advised):
     found = report(recorded(share=[0.3] * 10, **WAITED), "g", free=free)
     assert found.advice.startswith(advised)
+
+
+def test_a_group_of_class_latency_is_not_told_to_become_one():
+    found = report(recorded(share=[0.3] * 10, requests=[5.0] * 10, **WAITED), "g")
+    assert found.advice == "a larger minimum, up to --min 80%, would have helped"
+    found = report(recorded(share=[0.3] * 10, requests=[None] * 9 + [5.0], **WAITED), "g", free=0.2)
+    assert found.advice.endswith("lower theirs with `gemlet set`, or choose another --device")
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "free", "advised"),
+    [
+        (0.2, 0.5, 1.0, "a larger minimum, up to --min 50%, would have helped; or --priority latency"),
+        (0.2, 0.5, 0.4, "a larger minimum, up to --min 40%, would have helped, no more: other groups hold the rest; "),
+        (0.5, 0.5, 1.0, "a larger minimum and maximum would have helped; or --priority latency"),
+        (1.0, 1.0, 1.0, None),
+    ],
+)
+def test_no_minimum_above_the_maximum_is_proposed(least, most, free, advised):
+    limits = {"min": [least] * 10, "max": [most] * 10}
+    found = report(recorded(share=[0.3] * 10, **(WAITED | limits)), "g", free=free)
+    assert found.advice is advised is None or found.advice.startswith(advised)
 
 
 def test_what_minima_of_others_leave():

@@ -292,9 +292,10 @@ def test_an_answer_after_the_end_does_no_harm():
     asyncio.run(run())
 
 
-def test_quit():
+@pytest.mark.parametrize("steps", [["q"], ["ctrl+c"], ["slash", "ctrl+c"], ["question_mark", "ctrl+c"]])
+def test_quit(steps):
     app = Top(example)
-    drive(app, steps=["q"])
+    drive(app, steps=steps)
     assert app.return_code == 0
 
 
