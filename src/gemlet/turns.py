@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Sized
-
-    _Queue = dict[str, deque[Callable[[], None]]]  # by peer, the next one first
 
 
 class Abortable(Protocol):
@@ -30,6 +28,35 @@ SMALL_S = 0.01  # of each turn of the loop, for what is small and waits for no t
 LEAST_S = 1e-6  # that a clock tells apart
 
 
+class _Queue:
+    """What waits, by peer, the next one first. No dict: what is taken out at its beginning leaves a gap, through which
+    each look for the first one goes again."""
+
+    def __init__(self) -> None:
+        self._peers: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, peer: str, go_on: Callable[[], None]) -> None:
+        waiting = self._peers.get(peer)
+        if waiting is None:
+            waiting = self._peers[peer] = deque()
+        waiting.append(go_on)
+        self._count += 1
+
+    def in_order(self) -> Iterator[Callable[[], None]]:
+        """Takes out what is there now, one of each peer after another."""
+        for _ in range(self._count):
+            peer, waiting = self._peers.popitem(last=False)
+            go_on = waiting.popleft()
+            self._count -= 1
+            if waiting:  # the peer goes behind the others
+                self._peers[peer] = waiting
+            yield go_on
+
+
 class Turns:
     """Work that is divided into pieces. What is asked for in a turn of the loop goes on in the next one at best. To be
     made in the loop's thread."""
@@ -39,15 +66,15 @@ class Turns:
         self._thread = threading.get_ident()
         self.clock = time.perf_counter  # uvloop's own knows milliseconds only, in which much is done
         self._small_s = 0.0  # that small pieces took since they had room last
-        self._waiting: _Queue = {}
-        self._small: _Queue = {}
+        self._waiting = _Queue()
+        self._small = _Queue()
         self._until: float | None = None  # when the time of this turn is over; None: none was asked for
         self._planned = False
 
     def add(self, peer: str, go_on: Callable[[], None], *, small: bool = False) -> None:
         """Calls ``go_on``, for one piece at least, when it is the peer's turn, and those who came before have had
         theirs. ``small``: it goes as soon as there is room for what is small, before what comes then."""
-        (self._small if small else self._waiting).setdefault(peer, deque()).append(go_on)
+        (self._small if small else self._waiting).add(peer, go_on)
         self._plan()
 
     def empty(self, peer: str, things: Sized, take_out: Callable[[], object], *, due: bool = False) -> None:
@@ -109,14 +136,16 @@ class Turns:
     def _next(self) -> None:
         self._planned = False
         self._small_s = 0.0
-        for go_on in _in_order(self._small):
-            began = self.clock()
+        began = self.clock()
+        for go_on in self._small.in_order():
             self._do(go_on)
-            self._small_s += self.clock() - began
+            now = self.clock()
+            self._small_s += now - began
+            began = now
             if not self.has_room():
                 break
         self._until = self.clock() + TURN_S
-        for go_on in _in_order(self._waiting):
+        for go_on in self._waiting.in_order():
             self._do(go_on)
             if self._time_is_over():
                 break
@@ -146,14 +175,3 @@ def or_abort(piece: Callable[[Its], None]) -> Callable[[Its], None]:
             raise
 
     return whole
-
-
-def _in_order(queue: _Queue) -> Iterator[Callable[[], None]]:
-    """Takes out what is there now, one of each peer after another."""
-    for _ in range(sum(map(len, queue.values()))):
-        peer = next(iter(queue))
-        waiting = queue.pop(peer)
-        go_on = waiting.popleft()
-        if waiting:  # the peer goes behind the others
-            queue[peer] = waiting
-        yield go_on

@@ -126,6 +126,27 @@ def test_what_is_small_and_waits_comes_before_what_is_small_and_new(monkeypatch)
     asyncio.run(run())
 
 
+def test_a_turn_of_one_of_many_costs_no_look_at_the_others(monkeypatch):
+    """Else thousands who wait stop the loop, of whose time a turn takes so little."""
+    monkeypatch.setattr(turns, "TURN_S", 3600.0)
+    monkeypatch.setattr(turns, "SMALL_S", 3600.0)
+
+    async def run(peers, small):
+        """Seconds of this thread's for each of them, all in a turn of the loop."""
+        shared, began, ended = turns.Turns(asyncio.get_running_loop()), [], asyncio.Event()
+        shared.add("first", lambda: began.append(time.thread_time()), small=small)
+        for number in range(peers):
+            shared.add(str(number), int, small=small)
+        shared.add("last", lambda: (began.append(time.thread_time()), ended.set()), small=small)
+        await ended.wait()
+        return (began[1] - began[0]) / peers
+
+    for small in (True, False):
+        few = min(asyncio.run(run(2_000, small)) for _ in range(5))
+        many = min(asyncio.run(run(60_000, small)) for _ in range(2))
+        assert many < 8 * few, small  # 30 times as much, if each looks at all
+
+
 def test_others_have_their_turns_where_one_fails(monkeypatch):
     monkeypatch.setattr(turns, "TURN_S", 0.0)
 

@@ -264,12 +264,18 @@ std::optional<std::vector<Residency::Member*>> Residency::who_goes_for(const Mem
 }
 
 // One that was stopped while it waited would keep the place and never fill it, and who left for it would wait for as
-// long. So it is asked first, by an order that changes nothing.
+// long. So it is asked first, by an order that changes nothing. What it answered before its turn counts for nothing.
 bool Residency::is_there(Member& member, Nanoseconds now) const {
-    if (member.asked_at != kNever) return !member.ask && member.seen == member.number;
-    member.asked_at = now;
-    member.ask = true;
+    const bool answers = !member.ask && member.seen == member.number;
+    if (member.asked_at != kNever && !(member.asked_early && answers)) return answers;
+    ask(member, now, false);
     return false;
+}
+
+void Residency::ask(Member& member, Nanoseconds now, bool early) const {
+    member.asked_at = now;
+    member.asked_early = early;
+    member.ask = true;
 }
 
 // Until it answers.
@@ -294,6 +300,7 @@ void Residency::let_in(Nanoseconds now) {
     };
     const Member* head = nullptr;  // the first that has to wait
     Total since = 0;               // of those that are in and came since it waits
+    bool head_hesitates = false;   // so that who comes next is asked by now: as many may be stopped
     for (Member* m : in_turn(std::move(queue))) {
         if (!fits_alone(*m)) continue;  // a limit fell, or it had more when it came: it must not stop the others
         if (is_passed_by(*m, now)) continue;
@@ -302,7 +309,10 @@ void Residency::let_in(Nanoseconds now) {
             // A client may pass one that waits only if it will not be in its way: together with it, and with the
             // clients that came in since.
             if (!fits(*m) || !fits_alone(*head, since + m->movable)) {
-                forget_answer(*m);
+                if (!head_hesitates)
+                    forget_answer(*m);
+                else if (lacks && m->asked_at == kNever)
+                    ask(*m, now, true);
                 continue;
             }
             if (lacks && !is_there(*m, now)) continue;
@@ -313,7 +323,10 @@ void Residency::let_in(Nanoseconds now) {
         Nanoseconds soonest = kNever;
         const auto out = who_goes_for(*m, now, soonest);
         const bool waits_for_answer = out && lacks && !is_there(*m, now);
-        if (waits_for_answer) soonest = m->asked_at + p_.answer;
+        if (waits_for_answer) {
+            head_hesitates = now >= m->asked_at + p_.hesitates;
+            soonest = m->asked_at + (head_hesitates ? p_.answer : p_.hesitates);
+        }
         if (!out) forget_answer(*m);
         if (!out || waits_for_answer) {
             head = m;

@@ -35,6 +35,7 @@ struct ResidencyParameters {
     Nanoseconds idle = 50'000'000;         // a resident idle for this long, or for two hand-overs, may have to go
     Nanoseconds stuck = 30'000'000'000;    // one that does not arrive within this is not waited for
     Nanoseconds answer = 1'000'000'000;    // one that does not say within this that it is there is passed by
+    Nanoseconds hesitates = 250'000'000;   // ... and if not within this, those behind it are asked as well
     double bytes_per_ns = 25.0;            // before anything was measured
 };
 
@@ -176,6 +177,7 @@ class Residency {
         Nanoseconds queued = kNever;    // since when it waits
         Nanoseconds asked_at = kNever;  // whether it is there, for its turn has come
         bool ask = false;               // ... with the orders that follow
+        bool asked_early = false;       // ... before its turn had come
         Nanoseconds idle_since = 0;
         Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
         uint64_t entry_bytes = 0;   // that had to move for its entry
@@ -252,6 +254,7 @@ class Residency {
     std::vector<Member*> in_turn(std::vector<std::pair<ClientId, Member*>> queue) const;
     std::optional<std::vector<Member*>> who_goes_for(const Member& member, Nanoseconds now, Nanoseconds& soonest);
     bool is_there(Member& member, Nanoseconds now) const;
+    void ask(Member& member, Nanoseconds now, bool early) const;
     bool is_passed_by(const Member& member, Nanoseconds now) const;
     void set_in(Member& member, bool in);
     void put_out(Member& member, Nanoseconds now);

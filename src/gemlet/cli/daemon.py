@@ -265,6 +265,7 @@ def serving_page(endpoint: Endpoint, listen: str | None) -> Iterator[None]:
         page = subprocess.Popen(
             [
                 sys.executable,
+                "-P",
                 "-m",
                 "gemlet",
                 "--socket",

@@ -116,6 +116,7 @@ class Audit:
         self._name_of = name_of
         self._account = account
         self._seen: dict[int, _Seen] = {}  # by pid
+        self._held = 0  # of them by a descriptor
 
     def look(
         self,
@@ -133,7 +134,7 @@ class Audit:
         """
         found: list[Outsider] = []
         news: list[Outsider] = []
-        before, self._seen = self._seen, {}
+        before, self._seen, self._held = self._seen, {}, 0
         for device in devices:
             for entry in device.processes:
                 who = self._find(entry.pid) if entry.pid not in insiders else None
@@ -145,6 +146,8 @@ class Audit:
                     seen = self._first_seen(who, now)
                 elif seen.ticks == 0:
                     seen.ticks, seen.started = who.started, started_at(who.started)
+                if self._seen.get(who.pid) is not seen:
+                    self._held += seen.process is not None
                 self._seen[who.pid] = seen
                 is_allowed = who.uid in allowed or self._account(who.uid) in allowed
                 left_alone = entry.graphics or (who.uid == 0 and not self._simulated) or is_allowed
@@ -168,7 +171,7 @@ class Audit:
 
     def _first_seen(self, who: Process, now: float) -> _Seen:
         held = None
-        if sum(seen.process is not None for seen in self._seen.values()) < MOST_HELD:
+        if self._held < MOST_HELD:
             with contextlib.suppress(OSError):
                 held = ProcessLauncher(who.pid)
         return _Seen(now, who.started, started_at(who.started), held)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ from math import ceil
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING
 
+from gemlet import own_python
 from gemlet.load.generator import Generator, client_of
 from gemlet.load.job import LoadError
 from gemlet.load.recording import Part, Recording
@@ -48,7 +48,7 @@ class Run:
 
 def run(job: Job, processes: int) -> Run:
     """What each process reports; Ctrl-C makes them stop and report. Raises LoadError if one dies or finds no server."""
-    context = multiprocessing.get_context("spawn")
+    context = own_python.spawning()
     children: list[tuple[SpawnProcess, Connection]] = []
     try:
         for part in range(processes):

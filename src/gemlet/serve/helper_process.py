@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, cast
 
+from gemlet import own_python
 from gemlet.errors import GemletError
 from gemlet.serve.end_signals import leave_them_to_the_server
 
@@ -30,9 +31,8 @@ class _PoolOfOne(ProcessPoolExecutor):
 
 def pool_of_one(initializer: Callable[..., None], *given: Any) -> ProcessPoolExecutor:
     """One process, which the first work starts. Raises `GemletError` where no lock can be shared with it."""
+    context = own_python.spawning()  # a fork would take the server's sockets and threads along
     _start_tracker()
-    # spawn: a fork would take the server's sockets and threads along.
-    context = multiprocessing.get_context("spawn")
     try:
         return _PoolOfOne(1, mp_context=context, initializer=initializer, initargs=given)
     except OSError as error:  # the C library keeps shared locks there

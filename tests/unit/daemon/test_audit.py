@@ -15,6 +15,7 @@ from gemlet.daemon.audit import SETTLE_SECONDS, Audit, used_outside
 from gemlet.devices.device import DeviceInfo, DeviceProcess
 from gemlet.devices.mps import Process, process
 from gemlet.model import AuditSpec
+from tests.counting import calls
 from tests.hanging_exec import hanging
 from tests.waiting import eventually
 
@@ -83,6 +84,16 @@ def test_a_pid_that_is_used_again_is_another():
     ((who,), news) = audit.look(using(5), (), AuditSpec(), now=9.0)
     assert who.seconds == 0.0
     assert news
+
+
+def test_each_of_many_costs_no_look_at_the_others():
+    """The daemon does nothing else meanwhile."""
+
+    def spent(count: int) -> int:
+        audit = Audit(acts=False, find=known())
+        return calls(lambda: audit.look(using(*range(10**8, 10**8 + count)), (), AuditSpec(), now=1.0))
+
+    assert spent(2000) < 15 * spent(200)
 
 
 @pytest.mark.parametrize(("policy", "action"), [("stop", "stopped"), ("kill", "killed")])

@@ -44,6 +44,7 @@ SLACK_MS = 1e-9
 EXPIRE_BUDGET = (
     1000  # waiting requests that expire() looks at on average: it takes its time, of whatever else is served
 )
+LATE_AT_ONCE = 32  # after so many the batch that would be formed is looked at once for as many again
 MARGIN_PART = 0.25  # of the time from a request's arrival to its deadline, which no margin is above
 
 
@@ -344,17 +345,7 @@ class Dispatcher:
         """The next batch of this line here, or None if all that waits in it is too late, or belongs to the other."""
         if self._faults and not line.doubted:
             self._set_aside(place.model, line, now)
-        rows = line.fitting(self._planned(place))
-        while self._drop and line.rows and not (head := line.head).may_be_late:
-            expected = self._expect(place, rows)
-            if line.rows > rows:  # what is dropped makes room for another
-                expected += self._margin(place, head)
-            if head.deadline + SLACK_MS >= now + expected:
-                break
-            self._drops.append(Drop(line.pop(), "its deadline could not be met", late=True, expected=expected))
-            rows = line.fitting(self._planned(place))
-            if not line.rows:
-                self._expect.relax(place)
+        rows = self._drop_late(place, line, now)
         if not line.rows:
             return None
         if len(place.gpu_let.places) == 1 and line.rows > rows and place.model not in self._alone:
@@ -368,6 +359,27 @@ class Dispatcher:
         place.gpu_let.doubted = line.doubted
         place.credit += rows / place.rate if place.rate > 0 else 0.0
         return Batch(place, requests, now)
+
+    def _drop_late(self, place: Assignment, line: Line, now: float) -> int:
+        """Drops what could not be answered in time in the batch that would be formed; the rows of that batch. After
+        some that were dropped it looks now and then only how large that is by then: thousands may be late at once."""
+        rows, known, dropped = line.fitting(self._planned(place)), True, 0
+        while self._drop and line.rows and not (head := line.head).may_be_late:
+            expected = self._expect(place, rows)
+            if line.rows > rows:  # what is dropped makes room for another
+                expected += self._margin(place, head)
+            if head.deadline + SLACK_MS >= now + expected:
+                if known:
+                    break
+                rows, known = line.fitting(self._planned(place)), True
+                continue
+            self._drops.append(Drop(line.pop(), "its deadline could not be met", late=True, expected=expected))
+            dropped += 1
+            known = dropped <= LATE_AT_ONCE or dropped % LATE_AT_ONCE == 0
+            rows = line.fitting(self._planned(place)) if known else min(rows, line.rows)
+            if not line.rows:
+                self._expect.relax(place)
+        return rows if known else line.fitting(self._planned(place))
 
     def _set_aside(self, model: str, line: Line, now: float) -> None:
         """As _trusted(), for those that are next: one client may have all that wait, in as many batches."""

@@ -59,7 +59,8 @@ class Turns:
     """Each step costs the logarithm of the number of clients that wait.
 
     Two heaps have an entry for the first request of each client, whose turn and which deadline is next. An entry that
-    is true no more stays until it comes to the top, or until they are more than those that are.
+    is true no more stays until it comes to the top, or until they are more than those that are; in the first heap, of
+    which more than the top is looked at, until they are a quarter of them.
     """
 
     def __init__(self) -> None:
@@ -67,6 +68,7 @@ class Turns:
         self._next: list[tuple[Rank, int, float, int, _Waiting]] = []
         self._due: list[tuple[Rank, float, int, _Waiting]] = []
         self._number = 0
+        self._standing = 0  # clients that have something that waits
         self.waiting = 0
 
     def __iter__(self) -> Iterator[Request]:
@@ -98,6 +100,8 @@ class Turns:
             client = rank.clients[request.client] = _Waiting(rank, rank.had)
         elif not client.requests and client.had < rank.had:
             client.had = rank.had
+        if not client.requests:
+            self._standing += 1
         self._number += 1
         entry, requests = (request.deadline, self._number, request), client.requests
         if not requests or requests[-1] < entry:
@@ -108,6 +112,7 @@ class Turns:
         rank.waiting += 1
         if requests[0] is entry:
             self._stand(client)
+            self._forget()
 
     @property
     def most_urgent(self) -> Request:
@@ -164,6 +169,8 @@ class Turns:
 
     def in_turn(self) -> Iterator[Request]:
         """All in the order in which take() would take them, of which nothing may change meanwhile."""
+        if self.waiting:
+            self._whose()  # what is at the top is true then
         heap, met = self._next, set[int]()
         ahead = [(*heap[0], 0, 0)] if heap else []  # with its place in the heap, -1 for none, and in its client's
         while ahead:
@@ -207,6 +214,8 @@ class Turns:
         rank = client.rank
         self.waiting -= by
         rank.waiting -= by
+        if not client.requests:
+            self._standing -= 1
         if not rank.waiting:
             self._end(rank)
             if not self.waiting:
@@ -230,7 +239,7 @@ class Turns:
 
     def _forget(self) -> None:
         """Entries that are true no more, where there are many."""
-        if len(self._next) > FEW + 2 * self.waiting:
+        if len(self._next) > FEW + self._standing + self._standing // 4:
             self._next = list({id(each[-1]): each for each in self._next if _true(each[-1], each[3], each[1])}.values())
             heapify(self._next)
         if len(self._due) > FEW + 2 * self.waiting:

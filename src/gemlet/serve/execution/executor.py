@@ -193,7 +193,7 @@ class Executor:
         self._printed = PassedOn(self.name)
         passed.callback(self._printed.began)
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
+            sys.executable, "-P", "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
             "--door", str(door.fileno()), "--inputs", str(shared[0]), "--outputs", str(shared[1]),
             "--backend", self.backend,
             pass_fds=(theirs.fileno(), door.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL,

@@ -52,8 +52,8 @@ class Host:
         reading, writing = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gemlet.serve.execution.worker", "--listen", here, "--announce", str(writing),
-                 "--backend", backend],
+                [sys.executable, "-P", "-m", "gemlet.serve.execution.worker", "--listen", here, "--announce",
+                 str(writing), "--backend", backend],
                 stdin=subprocess.PIPE, stdout=STDERR, pass_fds=(writing,),
                 env=os.environ | environment | {TOKEN: token},
             )  # fmt: skip

@@ -37,7 +37,7 @@ def start_again_as_whole(module: str) -> None:
         )
     os.environ["LD_PRELOAD"] = paths.prepended(preload, os.environ.get("LD_PRELOAD", ""))
     os.environ |= whole
-    os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *sys.argv[1:]])
 
 
 def percentage() -> float:

@@ -167,9 +167,9 @@ class _Process:
             self._printed = PassedOn("gemlet: a model")
             passed.callback(self._printed.began)
             self._guard = subprocess.Popen(
-                [sys.executable, "-m", guard.__name__, "--line", str(guards.fileno()), "--pass", str(theirs.fileno()),
-                 "--", sys.executable, "-m", "gemlet.serve.profiling.measurer", "--fd", str(theirs.fileno()),
-                 "--machine", machine, "--index", str(index)],
+                [sys.executable, "-P", "-m", guard.__name__, "--line", str(guards.fileno()), "--pass",
+                 str(theirs.fileno()), "--", sys.executable, "-P", "-m", "gemlet.serve.profiling.measurer", "--fd",
+                 str(theirs.fileno()), "--machine", machine, "--index", str(index)],
                 pass_fds=(guards.fileno(), theirs.fileno()), stdin=subprocess.DEVNULL,
                 stdout=self._printed.descriptor, stderr=self._printed.descriptor,
                 start_new_session=True,  # Ctrl-C is for gemlet alone; what a model sends to its group is not

@@ -1,5 +1,6 @@
 """The process between `gemlet profile` and the one that runs models: when that one is to end, all that it has started
-ends with it, whatever it did to get away, also where `gemlet profile` itself was killed.
+ends with it, whatever it did to get away, also where `gemlet profile` itself was killed. But where a model kills this
+process, what it has started and given up as its own is nobody's.
 
 It is the parent of what would else be nobody's child (PR_SET_CHILD_SUBREAPER), so a daemon that a model has made is
 among its descendants, too. Standard library only: it starts in no time.

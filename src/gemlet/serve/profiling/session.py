@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from gemlet.serve.profiles.profile import RESOURCES
+from gemlet.errors import GemletError
+from gemlet.serve.profiles.profile import RESOURCES, check
 from gemlet.serve.profiling import document
 from gemlet.serve.profiling.steps import Latency, share, steps
 from gemlet.serve.profiling.taking import why
@@ -144,6 +145,7 @@ def run(
 
 
 def _with(profiles: Profiles, subject: Subject, step: Step, taken: Taken, groups: int) -> Profiles:
+    """Raises GemletError where what was taken would make a file that cannot be read again, with all others in it."""
     model = profiles.models.get(subject.name)
     if isinstance(step, Latency):
         model = document.with_latencies(model, share(step.groups, groups), taken)
@@ -152,6 +154,8 @@ def _with(profiles: Profiles, subject: Subject, step: Step, taken: Taken, groups
         model = document.with_probes(model, taken.probes, profiles.stressors)
     for name in (subject.name, *subject.same):
         profiles = document.with_model(profiles, name, model)
+    if problem := check(profiles):
+        raise GemletError(f"{_message(step, groups)} came to numbers that make no sense: {problem}")
     return profiles
 
 

@@ -360,3 +360,29 @@ async def test_many_clients_use_all_places() -> None:
     assert [answer.reason for answer in bench.answers if answer] == ["overload"]
     while bench.executor.runs:
         await bench.executor.answer()
+
+
+@pytest.mark.parametrize("others", [0, 200])
+@pytest.mark.parametrize("how", ["each more urgent", "most urgent out", "next out"])
+def test_a_look_at_the_next_batch_costs_the_same_whatever_was_before(how: str, others: int) -> None:
+    """What one client sends, and what is dropped, makes no look longer: all that is served waits for it."""
+    line = line_of(*(request(str(number), rows=2) for number in range(others)))
+    for number in range(4000):
+        line.add(request("one", number, rows=2, due=DUE - 1 - number if how == "each more urgent" else number))
+    for _ in range(0 if how == "each more urgent" else 2000):
+        line.pop() if how == "most urgent out" else line.pass_over()
+    assert calls(lambda: line.fitting(32)) < 1500  # 200 to 400 when this was written, and thousands for all that was
+
+
+@pytest.mark.parametrize("due", [20.0, 24.0])
+def test_what_is_dropped_at_once_costs_no_look_at_a_batch_each(due: float) -> None:
+    """However large the batches are: whatever is served waits for it."""
+    queues, first = busy(batch=256, most=256)
+    for number in range(3000):
+        queues.submit(request("one", number, rows=2, due=due + number / 1e6))
+    queues.submit(request("two", rows=2, due=DUE))
+    following = []
+    spent = calls(lambda: following.extend(queues.finish(first, 15.0)))
+    assert [each.reason for each in queues.drops()] == ["its deadline could not be met"] * 3000
+    assert [whose(each) for each in following] == ["two"]
+    assert spent < 300_000

@@ -71,7 +71,7 @@ def test_it_starts_again_with_the_hook_and_the_number(environment: dict[str, str
     environment |= {PERCENTAGE: "46.7", "LD_PRELOAD": "/lib/other.so"}
     with pytest.raises(Replaced) as replaced:
         start_again_as_whole("worker")
-    assert replaced.value.args == (sys.executable, sys.executable, "-m", "worker", "--backend", "mps")
+    assert replaced.value.args == (sys.executable, sys.executable, "-P", "-m", "worker", "--backend", "mps")
     assert environment[MULTIPROCESSORS] == f"{UUID}=132"
     assert environment["LD_PRELOAD"] == "/lib/hook.so:/lib/other.so"
     start_again_as_whole("worker")  # once

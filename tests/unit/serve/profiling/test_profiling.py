@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from gemlet.serve.profiling import document, session
 from gemlet.serve.profiling.repetition import MOST, Samples
 from gemlet.serve.profiling.session import Subject
 from gemlet.serve.profiling.steps import Latency, Probes, Step, steps
-from gemlet.serve.profiling.taking import Taken, take
+from gemlet.serve.profiling.taking import Found, Taken, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -281,3 +282,44 @@ def test_vectors_follow_from_the_probes_of_a_file_whatever_it_says() -> None:
 def test_an_imported_file_is_not_continued_as_measured() -> None:
     old = Profiles(origin="imported", device=DEVICE, models={})
     assert document.continued(old, DEVICE).origin == "measured"
+
+
+ODD = {
+    "a latency that is rounded to none": ("latencies", 1e-9, 0.1),
+    "a variation beyond the limit": ("latencies", 1.0, 1e7),
+    "a variation that has no square": ("latencies", 1.0, 1e308),
+    "slower than any limit": ("probes", 1e9, 1.0),
+    "a sum that is no number": ("probes", 1e308, 1e308),
+}
+
+
+@pytest.mark.parametrize(("kind", "first", "second"), ODD.values(), ids=ODD)
+def test_numbers_of_one_model_leave_the_file_readable(
+    monkeypatch: pytest.MonkeyPatch, kind: str, first: float, second: float
+) -> None:
+    """A model is code, and may send any number: what was measured of the others must not be lost."""
+    honest = FakeBench.take
+
+    def odd(self: FakeBench, step: Step, until: float) -> Taken:
+        taken = honest(self, step, until)
+        if self.subject.name != "a":
+            return taken
+        if isinstance(step, Latency) and kind == "latencies":
+            return msgspec.structs.replace(
+                taken, latencies=tuple(Found(each.batch, first, second) for each in taken.latencies)
+            )
+        if isinstance(step, Probes) and kind == "probes":
+            probes = tuple(msgspec.structs.replace(each, slower=first, pressed=second) for each in taken.probes)
+            return msgspec.structs.replace(taken, probes=probes)
+        return taken
+
+    monkeypatch.setattr(FakeBench, "take", odd)
+    rig, written = FakeRig(), list[Profiles]()
+    found, left = session.run(
+        rig, [B, A, Subject("c", 4)], None,
+        write=written.append, clock=lambda: rig.now, budget=600.0, reporter=Silent(),
+    )  # fmt: skip
+    assert [each.model for each in left] == ["a"]
+    assert {"b", "c"} <= set(found.models)
+    for each in (*written, found):
+        assert profile.parse(profile.render(each), "profile.json") == each

@@ -133,7 +133,7 @@ def _asked(message: model_config_pb2.ModelConfig, kind: str, path: Path, folder:
 
 
 def _ask(kind: str, path: Path, folder: Path, told: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "gemlet.serve.execution.triton.completing", kind, str(path), str(folder)]
+    command = [sys.executable, "-P", "-m", "gemlet.serve.execution.triton.completing", kind, str(path), str(folder)]
     try:
         with passed_on(folder.name) as stderr:
             status, answered = asked.told(command, told, stderr)
