@@ -52,3 +52,13 @@ def test_control_daemons_of_others_and_the_program(tmp_path, monkeypatch):
     other, program = doctor_checks.mps()
     assert f"pid {os.getpid()} of uid {os.geteuid()} in {tmp_path}" in other.text
     assert program.verdict == "ok"
+
+
+def test_a_directory_that_cannot_be_used_is_one_failure(tmp_path, monkeypatch):
+    """The daemons are looked at all the same: the system's needs no directory of the user's."""
+    taken = tmp_path / "taken"
+    taken.touch()
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(taken))
+    found = {check.name: check for check in doctor_checks.run_checks(None)}
+    assert found["runtime directory"].verdict == "fail"
+    assert [name for name, check in found.items() if str(taken) in check.text] == ["runtime directory"]
