@@ -86,19 +86,22 @@ def runtime_dir() -> str:
     write to it, and so is a session's: otherwise another user could put a socket there and pose as the daemon.
     Raises GemletError if there is no such directory.
     """
+    path = runtime_path()
+    _make_private(path)
+    if not os.environ.get("GEMLET_RUNTIME_DIR"):
+        _check_private(path)
+    return path
+
+
+def runtime_path() -> str:
+    """Where `runtime_dir` is, whether it can be used or not."""
     configured = os.environ.get("GEMLET_RUNTIME_DIR")
     if configured:
-        path = os.path.abspath(configured)
-        _make_private(path)
-        return path
+        return os.path.abspath(configured)
     session = os.environ.get("XDG_RUNTIME_DIR")
     if session and _is_ours_alone(session):
-        path = os.path.join(os.path.abspath(session), "gemlet")
-    else:
-        path = _without_session()
-    _make_private(path)
-    _check_private(path)
-    return path
+        return os.path.join(os.path.abspath(session), "gemlet")
+    return _without_session()
 
 
 def _is_ours_alone(session: str) -> bool:
@@ -121,8 +124,7 @@ def other_runtime_dir() -> str | None:
     """
     if os.environ.get("GEMLET_RUNTIME_DIR"):
         return None
-    mine = runtime_dir()
-    path = _without_session() if mine != _without_session() else f"{SESSIONS}/{os.getuid()}/gemlet"
+    path = _without_session() if runtime_path() != _without_session() else f"{SESSIONS}/{os.getuid()}/gemlet"
     try:
         _check_private(path)
     except (OSError, GemletError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -248,8 +249,11 @@ def _problems_of(status: dict[str, Any]) -> Iterator[Check]:
 
 def daemons(socket: str | None) -> Iterator[Check]:
     running = 0
-    for endpoint in [*address.candidates(socket), address.simulated()]:
-        if not endpoint.api.exists():
+    endpoints = address.candidates(socket)
+    with contextlib.suppress(GemletError):  # what is wrong with that directory is a check of its own
+        endpoints.append(address.simulated())
+    for endpoint in endpoints:
+        if endpoint.unusable is not None or not endpoint.api.exists():
             continue
         name = f"daemon ({endpoint.kind})"
         try:
@@ -272,7 +276,14 @@ def daemons(socket: str | None) -> Iterator[Check]:
         if not endpoint.clients.is_socket():
             yield Check(name, "fail", f"{endpoint.clients} is missing", "restart it: `gemlet stop`")
     if not running:
-        yield Check("daemon", "ok", "none runs", no_daemon(address.user()).hint)
+        yield Check("daemon", "ok", "none runs", _how_to_start())
+
+
+def _how_to_start() -> str | None:
+    try:
+        return no_daemon(address.user()).hint
+    except GemletError:
+        return None
 
 
 def _count(things: list[Any], name: str) -> str:

@@ -6,11 +6,12 @@ they import nothing but the standard library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gemlet import paths
+from gemlet.errors import GemletError
 
 if TYPE_CHECKING:
     import os
@@ -20,10 +21,14 @@ Kind = Literal["user", "system", "simulated", "explicit"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One daemon's runtime directory. ``kind`` says which of the possible daemons it is."""
+    """One daemon's runtime directory. ``kind`` says which of the possible daemons it is.
+
+    ``unusable``: why nobody may look for a daemon there.
+    """
 
     directory: Path
     kind: Kind
+    unusable: GemletError | None = field(default=None, compare=False)
 
     @property
     def api(self) -> Path:
@@ -105,8 +110,9 @@ def candidates(socket: str | None = None, *, simulate: bool = False) -> list[End
     """Where to look for a daemon, best first.
 
     One of this user's own that was started in a session counts outside of it, too, and the other way round: two would
-    promise the same device twice. ``socket`` (from --socket or GEMLET_SOCKET) names the only one; a simulated machine
-    has only its own daemon.
+    promise the same device twice. Where this user's directory cannot be used, the system's daemon is found all the
+    same: another user can take the name of the directory, and a disk can be full. ``socket`` (from --socket or
+    GEMLET_SOCKET) names the only one; a simulated machine has only its own daemon.
     """
     named = explicit(socket) if socket else None
     if named is not None and (named.kind == "simulated" or not simulate):
@@ -114,4 +120,11 @@ def candidates(socket: str | None = None, *, simulate: bool = False) -> list[End
     if simulate:  # also inside a program that runs on real devices, whose GEMLET_SOCKET names their daemon
         return [simulated()]
     other = paths.other_runtime_dir()
-    return [system(), *([Endpoint(Path(other), "user")] if other else []), user()]
+    return [system(), *([Endpoint(Path(other), "user")] if other else []), _own()]
+
+
+def _own() -> Endpoint:
+    try:
+        return user()
+    except GemletError as error:
+        return Endpoint(Path(paths.runtime_path()), "user", unusable=error)

@@ -63,6 +63,8 @@ def find_or_start(
     missing = next((each for each in endpoints if each.kind == "system" and each.is_expected()), None)
     if missing is not None and (found := _await_back(missing)) is not None:
         return found
+    if endpoint.unusable is not None:
+        return Connection(endpoint)  # raises
     endpoint.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_starter(endpoint.directory / "start.lock"):
         with contextlib.suppress(DaemonUnreachable):

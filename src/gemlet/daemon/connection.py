@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon import address, protocol
-from gemlet.errors import DaemonError, DaemonUnreachable, Refused, UsageError
+from gemlet.errors import DaemonError, DaemonUnreachable, GemletError, Refused, UsageError
 from gemlet.typed_command import command
 
 if TYPE_CHECKING:
@@ -24,11 +24,15 @@ SIMULATE = "add --simulate: the daemon of the simulated machine runs"
 
 def simulated_is_meant(endpoint: Endpoint) -> bool:
     """Whether a user who asked there, in vain, may have meant the simulated machine."""
-    return endpoint.kind == "user" and accepts(address.simulated())
+    with contextlib.suppress(GemletError):  # this user's directory cannot be used
+        return endpoint.kind == "user" and accepts(address.simulated())
+    return False
 
 
 def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
     """The error for an endpoint where nobody listens."""
+    if endpoint.unusable is not None:
+        return DaemonUnreachable(endpoint.unusable.message, hint=endpoint.unusable.hint)
     message = f"no daemon at {endpoint.api}" + (f": {reason}" if reason else "")
     simulated = endpoint.kind == "simulated"
     if endpoint.kind == "explicit":  # `gemlet run` starts none there
@@ -51,6 +55,8 @@ def other_version(what: str, answer: object) -> DaemonError:
 
 def accepts(endpoint: Endpoint) -> bool:
     """Whether a daemon listens there."""
+    if endpoint.unusable is not None:
+        return False  # anybody may listen there
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
         probe.setblocking(False)
         return probe.connect_ex(str(endpoint.api)) in (0, errno.EAGAIN)  # the latter: many others wait there
@@ -95,6 +101,8 @@ class Connection:
         self._connect()
 
     def _connect(self) -> None:
+        if self.endpoint.unusable is not None:
+            raise no_daemon(self.endpoint)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connect_in_turn(self._socket, str(self.endpoint.api), self._timeout)

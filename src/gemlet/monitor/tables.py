@@ -113,7 +113,7 @@ def _groups(status: Status) -> list[str]:
     placed = set()
     for device in status.devices:
         for group in device.groups:
-            if group.clients:
+            if group.clients or group.memory_used:  # of programs that are not connected
                 rows.append((group, group_cells(device, group)))
                 placed.add(group.name)
     rows += [(limits, vacant_cells(limits)) for limits in status.groups if limits.name not in placed]

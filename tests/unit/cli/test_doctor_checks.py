@@ -117,4 +117,14 @@ def test_each_check_has_a_name_where_the_runtime_directory_cannot_be_made(monkey
     monkeypatch.setattr(doctor_checks, "hook", lambda: iter(()))  # starts a program, and takes longest
     names = [check.name for check in doctor_checks.run_checks(None)]
     assert "runtime directory" in names
-    assert names[-1] == "daemons"
+    assert names[-1] in ("daemon", "daemons")
+
+
+def test_a_directory_that_cannot_be_used_is_one_failure(tmp_path, monkeypatch):
+    """The daemons are looked at all the same: the system's needs no directory of the user's."""
+    taken = tmp_path / "taken"
+    taken.touch()
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(taken))
+    found = {check.name: check for check in doctor_checks.run_checks(None)}
+    assert found["runtime directory"].verdict == "fail"
+    assert [name for name, check in found.items() if str(taken) in check.text] == ["runtime directory"]

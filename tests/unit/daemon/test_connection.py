@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from gemlet.daemon import autostart
+from gemlet import paths
+from gemlet.daemon import address, autostart
 from gemlet.daemon.address import Endpoint
-from gemlet.daemon.connection import Connection, accepts
+from gemlet.daemon.connection import Connection, accepts, connect
 from gemlet.errors import DaemonError, DaemonUnreachable
 
 
@@ -107,6 +108,48 @@ def test_nobody_waits_for_one_that_is_not_to_come_back(system_and_user, monkeypa
         assert daemon.endpoint == user
         assert daemon.in_place_of is None
     assert time.monotonic() - began < 10
+
+
+def test_the_systems_daemon_needs_no_directory_of_the_users_own(system_and_user, tmp_path, monkeypatch):
+    """Another user may have taken the name of that directory, and a full or read-only disk has no room for it."""
+    system, _, started, listen = system_and_user
+    taken = tmp_path / "taken"
+    taken.touch()
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(taken))
+    monkeypatch.setattr(paths, "SYSTEM_RUNTIME_DIR", str(system.directory))
+    with pytest.raises(DaemonUnreachable, match=f"cannot create {taken}"):
+        connect(address.candidates())
+    with pytest.raises(DaemonUnreachable, match=f"cannot create {taken}") as error:
+        autostart.find_or_start(address.candidates())
+    assert error.value.hint == "set GEMLET_RUNTIME_DIR to a directory you may write to"
+    assert started == []
+    system.lock.write_text("4711\n")
+    back = threading.Timer(0.3, listen, [system])
+    back.start()
+    with autostart.find_or_start(address.candidates()) as daemon:
+        assert daemon.endpoint == system
+    with connect(address.candidates()) as daemon:
+        assert daemon.endpoint == system
+
+
+def test_nobody_looks_for_a_daemon_where_another_user_may_pose_as_one(system_and_user, tmp_path, monkeypatch):
+    _, user, started, listen = system_and_user
+    session = tmp_path / "session"
+    user = Endpoint(session / "gemlet", "user")
+    user.directory.mkdir(parents=True)
+    listen(user)
+    monkeypatch.delenv("GEMLET_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    session.chmod(0o700)
+    user.directory.chmod(0o777)
+    with pytest.raises(DaemonUnreachable, match="other users can write"):
+        connect(address.candidates())
+    with pytest.raises(DaemonUnreachable, match="other users can write"):
+        autostart.find_or_start(address.candidates())
+    assert not accepts(address.candidates()[-1])
+    assert started == [user]
+    user.directory.chmod(0o700)
+    connect(address.candidates()).close()
 
 
 def test_signals_are_not_taken_for_its_turn(crowded):

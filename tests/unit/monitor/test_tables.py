@@ -40,6 +40,18 @@ def test_text_has_everything():
     assert "SIMULATED" not in shown
 
 
+def test_what_counts_for_a_group_is_shown_without_programs_too():
+    """As of a frozen one that the daemon before this one had: what it holds is missing when another asks for memory."""
+    device = example().devices[0]
+    team = dataclasses.replace(device.groups[1], clients=(), memory_used=3 << 30, reason="no clients")
+    for used, shown in ((3 << 30, "3 GiB"), (0, "0 B")):
+        empty = dataclasses.replace(team, memory_used=used)
+        status = msgspec.structs.replace(example(), devices=(msgspec.structs.replace(device, groups=(empty,)),))
+        (row,) = [line for line in text(status).splitlines() if line.startswith(f"{team.name} ")]
+        assert shown in row
+        assert row.endswith("no clients")
+
+
 def test_a_program_has_its_name_user_start_and_container():
     shown = text(example())
     for word in ("train.py", "ana", "2023-11-1", "2.5 GiB", "61 C", "512 W", "1980 MHz"):
