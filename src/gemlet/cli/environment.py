@@ -152,7 +152,7 @@ def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str],
 
 
 def _check_once(names: str, devices: Sequence[str]) -> None:
-    if len(set(devices)) < len(devices):  # CUDA would show the program no device at all
+    if len(set(devices)) < len(devices):  # a mistake, for which CUDA may show no device at all
         raise UsageError(f"{names!r} names a device twice", hint="name each device once, such as --device 0,1")
 
 

@@ -112,7 +112,8 @@ class Turns:
         rank.waiting += 1
         if requests[0] is entry:
             self._stand(client)
-            self._forget()
+            if len(self._next) > FEW:  # asked here, for a request is charged for each call
+                self._forget()
 
     @property
     def most_urgent(self) -> Request:
@@ -217,18 +218,14 @@ class Turns:
         if not client.requests:
             self._standing -= 1
         if not rank.waiting:
-            self._end(rank)
+            rank.clients.clear()  # which know it: else both would wait for the collector
+            del self._ranks[rank.rank]
             if not self.waiting:
                 self._next, self._due = [], []
         else:
             if client.requests:
                 self._stand(client)
             self._forget()
-
-    def _end(self, rank: _Rank) -> None:
-        """Nothing of it waits, so nobody has had turns before others."""
-        rank.clients.clear()  # which know it: else both would wait for the collector
-        del self._ranks[rank.rank]
 
     def _stand(self, client: _Waiting) -> None:
         """Its first request is another one now."""
