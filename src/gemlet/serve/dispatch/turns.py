@@ -218,7 +218,9 @@ class Turns:
         if not client.requests:
             self._standing -= 1
         if not rank.waiting:
-            rank.clients.clear()  # which know it: else both would wait for the collector
+            # Nothing of it waits, so nobody has had turns before others. Its clients know it: else both would wait
+            # for the collector.
+            rank.clients.clear()
             del self._ranks[rank.rank]
             if not self.waiting:
                 self._next, self._due = [], []
