@@ -96,9 +96,13 @@ bool Residency::fits_beside_pinned(const Member& member) const {
     return true;
 }
 
+bool Residency::holds_all(const Scope& scope) {
+    return scope.sums->movable <= room(scope);
+}
+
 bool Residency::everything_fits() const {
     const auto all = scopes();
-    return std::all_of(all.begin(), all.end(), [](const Scope& scope) { return scope.sums->movable <= room(scope); });
+    return std::all_of(all.begin(), all.end(), holds_all);
 }
 
 void Residency::set_in(Member& member, bool in) {
@@ -154,7 +158,7 @@ Residency::Demand Residency::demand() const {
         all.shares += share;
         all.largest = std::max(all.largest, share);
         const Scopes scopes = scopes_of(m);
-        if (std::any_of(scopes.begin(), scopes.end(), [](const Scope& s) { return s.sums->movable > room(s); }))
+        if (!std::all_of(scopes.begin(), scopes.end(), holds_all))
             all.handover = std::max(all.handover, handover_of(m));
         ++all.count;
         all.waiting += !m.in;

@@ -242,6 +242,7 @@ class Residency {
     bool fits(const Member& member) const { return fits(member, Leaving()); }
     bool fits_alone(const Member& member, Total extra = 0) const;  // with nobody else in
     bool fits_beside_pinned(const Member& member) const;
+    static bool holds_all(const Scope& scope);  // everything that counts against it
     bool everything_fits() const;
     bool pinned(const Member& member) const;
     double share_of(const Member& member) const;

@@ -9,7 +9,6 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,15 +44,14 @@ def run_checks(socket: str | None) -> list[Check]:
     for check in (versions, container, driver, mps, libcuda, hook, native, simulated_machine, runtime_directory):
         found += _guarded(check)
     for of_socket in (configuration, daemons):
-        found += _guarded(partial(of_socket, socket))
+        found += _guarded(of_socket, socket)
     return found
 
 
-def _guarded(check: Callable[[], Iterator[Check]]) -> list[Check]:
-    function = check.func if isinstance(check, partial) else check
-    name = getattr(function, "__name__", "check").replace("_", " ")
+def _guarded(check: Callable[..., Iterator[Check]], *given: str | None) -> list[Check]:
+    name = getattr(check, "__name__", "check").replace("_", " ")
     try:
-        return list(check())
+        return list(check(*given))
     except GemletError as error:
         return [Check(name, "fail", str(error), error.hint)]
     except (OSError, subprocess.SubprocessError) as error:
