@@ -64,8 +64,16 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
     }
     leases.charge(clock);
     expire(clock);
-    if (clock >= observe_at) observe(clock);
+    if (clock >= observe_at && !observing()) observe_at = clock + p.observe;
     return clock;
+}
+
+// Only an event before which all who run have said what they did: to look at any other would be to find that time has
+// passed and nothing was done in it, and events that come often enough would leave no other look.
+Nanoseconds Arbiter::State::begin_told(Nanoseconds now) {
+    now = begin(now);
+    if (now >= observe_at) observe(now);
+    return now;
 }
 
 void Arbiter::State::settle(Nanoseconds now) {
@@ -339,7 +347,7 @@ void Arbiter::took(ClientId id, Nanoseconds now) {
 
 void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseconds now, bool unused) {
     State& s = *state_;
-    now = s.begin(now);
+    now = s.begin_told(now);
     Client* client = s.find(id);
     Lease* lease = client ? s.leases.running(client) : nullptr;
     if (client && !lease) ++s.ignored;
@@ -411,7 +419,7 @@ Nanoseconds Arbiter::next_event() const {
 }
 
 void Arbiter::tick(Nanoseconds now) {
-    state_->settle(state_->begin(now));
+    state_->settle(state_->begin_told(now));
 }
 
 std::vector<Action> Arbiter::take_actions() {

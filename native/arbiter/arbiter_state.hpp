@@ -57,6 +57,7 @@ struct Arbiter::State {
 
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
+    Nanoseconds begin_told(Nanoseconds now);
     void settle(Nanoseconds now);
     void expire(Nanoseconds now);
     void update_demand(Nanoseconds now);

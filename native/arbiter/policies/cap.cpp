@@ -5,17 +5,39 @@
 
 namespace gemlet::arbiter {
 
-void Cap::reset(double max, Nanoseconds block, Nanoseconds now) {
+void Cap::set(double max, Nanoseconds block) {
     // A thousandth of a millisecond a second: the pause after a block of less would be longer than the clock counts.
     constexpr double kLeast = 1e-6;
     max_ = max > 0.0 ? std::max(max, kLeast) : 0.0;
     // A maximum so small that a second of it is less than a block runs in blocks of that.
     block_ = std::min(static_cast<double>(block), max_ * kSecond);
+}
+
+void Cap::reset(double max, Nanoseconds block, Nanoseconds now) {
+    set(max, block);
     balance_ = block_;
     accrued_to_ = now;
     slots_.fill(0);
     slot_ = now / kSlot;
     recent_ = 0;
+}
+
+void Cap::change(double max, Nanoseconds block, Nanoseconds now) {
+    if (!binds() || max >= 1.0) return reset(max, block, now);  // nothing was counted, or nothing will be
+    accrue(wants_, now);
+    slide(now);
+    const double before = max_;
+    set(max, block);
+    // What it ran too long counts as if the new maximum had been in force: to raise it must free a group from the
+    // debt of a long kernel. Lowered and raised again, the debt is what it was.
+    balance_ = balance_ < 0.0 ? balance_ * (1.0 - max_) / (1.0 - before) : std::min(balance_, block_);
+    if (max_ >= before) return;
+    // It kept to the one before, so it need not stand still until that is over. The bucket binds from now on.
+    recent_ = 0;
+    for (Nanoseconds& slot : slots_) {
+        slot = static_cast<Nanoseconds>(static_cast<double>(slot) * max_ / before);
+        recent_ += slot;
+    }
 }
 
 void Cap::accrue(bool wants, Nanoseconds now) {

@@ -14,6 +14,8 @@ namespace gemlet::arbiter {
 class Cap {
   public:
     void reset(double max, Nanoseconds block, Nanoseconds now);  // starts with one block
+    // Another maximum from now on. To change it, back and forth, gains nothing: what was used is not forgotten.
+    void change(double max, Nanoseconds block, Nanoseconds now);
 
     bool binds() const { return max_ < 1.0; }
     void accrue(bool wants, Nanoseconds now);  // call with the old state whenever `wants` changes
@@ -27,6 +29,7 @@ class Cap {
     static constexpr Nanoseconds kSlot = 2'000'000;
     static constexpr size_t kSlots = kSecond / kSlot + 1;
 
+    void set(double max, Nanoseconds block);
     void slide(Nanoseconds now);
     double room(Nanoseconds now);  // what the sliding second still allows
 

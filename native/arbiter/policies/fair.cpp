@@ -207,7 +207,7 @@ void Fair::begin(Account& a, bool best_effort) const {
 }
 
 void Fair::changed(const Group& group, Nanoseconds now) {
-    at(group).cap.reset(group.spec.max, p_.cap_block, now);
+    at(group).cap.change(group.spec.max, p_.cap_block, now);
     at(group).cap.accrue(at(group).active, now);
     at(group).claim = std::min(at(group).claim, 0.0);
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.simulate.workload import SECOND, ProgramSpec
+from gemlet.model import GroupSpec
+from gemlet.simulate.engine import Engine, run_alone
+from gemlet.simulate.workload import SECOND, ProgramSpec, Workload
 from tests.unit.arbiter.games import Game
-from tests.unit.arbiter.open_device import US, Shared
+from tests.unit.arbiter.open_device import MS, SATURATING, US, Shared
 
 # Each second after the first; what is found out about a neighbour costs the first something, too.
 LEAST = 0.78  # of the minimum
@@ -14,7 +16,7 @@ LEAST = 0.78  # of the minimum
 
 # Of a search among 1100: games in which a trial, a pause, a neighbour's word, or that others changed, once cost more
 # than that.
-@pytest.mark.parametrize("seed", [1013, 1018, 1069, 1117, 1153, 1282, 1336, 2127, 2272, 2344, 3062, 3072])
+@pytest.mark.parametrize("seed", [1013, 1018, 1069, 1117, 1153, 1282, 1336, 2272, 2344, 3062, 3072])
 def test_a_minimum_holds_beside_those_who_play_for_more(seed):
     assert min(Game(seed).of_its_minimum(4)) >= LEAST
 
@@ -46,3 +48,42 @@ def test_one_that_comes_back_from_a_pause_does_not_wait_beyond_its_minimum():
     neighbours = [({"min": 0.1, "max": 0.4}, ProgramSpec(kernel=350 * US)), ({"min": 0.1}, ProgramSpec(kernel=10 * US))]
     shared = Shared(({"min": 0.8}, pauses), *neighbours, seconds=5)
     assert min(shared.speeds(0, start=2 * SECOND)) >= 0.95 * 0.8
+
+
+def _beside_events(honest, event, period, seconds=4):
+    """The honest program's speeds beside one that saturates, while something happens every ``period``."""
+    groups = ((GroupSpec(name="honest", min=0.8), (honest,)), (GroupSpec(name="other"), (SATURATING,)))
+    workload = Workload(groups=groups, duration=seconds * SECOND)
+    engine = Engine(workload)
+
+    def happen():
+        event(engine)
+        engine.at(engine.now + period, happen)
+
+    engine.at(SECOND // 2, happen)
+    alone = run_alone(Workload(groups=groups[:1], duration=seconds * SECOND), 0)
+    return engine.run().speeds(0, alone, SECOND, start=SECOND)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        lambda engine: engine.arbiter.request(99, engine.now),
+        lambda engine: engine.arbiter.took(99, engine.now),
+        lambda engine: engine.arbiter.drained(99, engine.now, engine.now),
+        lambda engine: engine.set_group(GroupSpec(name="other", weight=1.0)),
+    ],
+)
+def test_what_happens_all_the_time_keeps_nobody_from_being_judged(event):
+    """The arbiter looks at clients once they have said what they did. At each event it looked at what they had not said
+    yet, found that nothing was done, and let a program with a minimum of 80 % have 51 % for as long as events came."""
+    bursts = ProgramSpec(kind="bursty", kernel=100 * US, work=8 * MS, think=1 * MS)
+    assert min(_beside_events(bursts, event, 1 * MS)) >= 0.95 * 0.8
+
+
+def test_a_program_that_comes_as_looks_do_hides_nothing():
+    """It comes whenever the arbiter is about to look; the program with the minimum of 50 % got down to 31 %."""
+    steps = ProgramSpec(kind="launch-bound", kernels=60, kernel=12 * US, gap=20 * US, host=300 * US)
+    comes = ProgramSpec(kind="periodic", kernel=20 * US, work=20 * US, rate=100.0)
+    shared = Shared(({"min": 0.5}, steps), SATURATING, comes, comes, comes, seconds=4)
+    assert min(shared.speeds(0)) >= 0.5

@@ -387,3 +387,25 @@ def test_a_maximum_however_small_gives_turns_that_are_some(scene):
     s.stop(0, "deadline")
     s.request(0)
     assert 0 not in s.holders
+
+
+@pytest.mark.parametrize("changes", [({"max": 0.1}, {"max": 0.099}), ({"weight": 1.0}, {"weight": 2.0}), ({},)])
+@pytest.mark.parametrize("period", [MILLISECOND, 7 * MILLISECOND])
+def test_a_maximum_is_not_passed_by_who_changes_it_all_the_time(period, changes):
+    """Each change began with a block of time: a user who may choose up to 10 % had all of the device."""
+    group = GroupSpec(name="a", max=0.1)
+    times = range(SECOND // 2, 4 * SECOND, period)
+    change = {time: replace(group, **changes[n % len(changes)]) for n, time in enumerate(times)}
+    outcome = simulate((group, BUSY), duration=4 * SECOND, change=change)
+    for start in range(0, 4 * SECOND, SECOND // 4):
+        assert shares(outcome, start, start + SECOND)["a"] <= 0.11
+    assert shares(outcome)["a"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_maximum_that_is_raised_frees_a_group_from_the_debt_of_a_long_kernel():
+    """It waits as long as if the new maximum had been in force before, and not for minutes."""
+    kernel = ProgramSpec(kernel=2 * SECOND)
+    change = {3 * SECOND: GroupSpec(name="a", max=0.8)}
+    outcome = simulate((GroupSpec(name="a", max=0.01), kernel), duration=6 * SECOND, change=change)
+    assert shares(outcome, 2 * SECOND, 3 * SECOND)["a"] == 0
+    assert shares(outcome, 3 * SECOND, 6 * SECOND)["a"] > 0.6
