@@ -161,9 +161,10 @@ class FakeKubelet:
 
     def __init__(self) -> None:
         self.holders: dict[tuple[str, str], Pod] = {}
+        self.uids: dict[tuple[str, str], str] = {}
 
     async def assignments(self) -> Assignments:
-        return Assignments(dict(self.holders))
+        return Assignments(dict(self.holders), dict(self.uids))
 
 
 class Node:
