@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.errors import GemletError, Refused
 from gemlet.kube import names
-from gemlet.kube.api_server import ApiError
+from gemlet.kube.api_server import ApiError, is_named
 from gemlet.kube.claims import counted, pods_of
 from gemlet.kube.dra import claim_path
 from gemlet.kube.holders import ENDED
@@ -158,7 +158,7 @@ class Reaper:
             return False
         try:
             async for pod in self._api.listed("/api/v1/pods", fieldSelector=f"spec.nodeName={self._node}"):
-                if any(is_of(uid, pod["metadata"]) for uid in uids) and self._lives(pod):
+                if is_named(pod) and any(is_of(uid, pod["metadata"]) for uid in uids) and self._lives(pod):
                     return True
                 del pod  # it may be of megabytes, as the next
         except ApiError:

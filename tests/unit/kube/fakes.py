@@ -40,6 +40,9 @@ GPUS = [
 ]
 
 
+ODD_OBJECTS: list[dict[str, Any]] = [{}, {"metadata": None}, {"metadata": []}, {"metadata": {"name": "x", "uid": 1}}]
+
+
 class FakeDaemon:
     """Remembers the shares; ``busy`` groups cannot be removed, ``refused`` ones not be made, and with ``down`` nothing
     can be asked. ``asked``: the groups that were to be made."""
