@@ -116,3 +116,36 @@ def test_a_schema_says_of_every_list_and_map_what_is_in_it(name):
     schema = json.loads((CHARTS[name] / "values.schema.json").read_text())
     found = [place for place in incomplete(schema, (name,)) if place[-2:] != ("volume", "*")]
     assert not found
+
+
+@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("word", ["123", "on", "null", "0x10"])
+def test_a_name_that_yaml_would_read_as_something_else_stays_text(name, word):
+    """The apiserver refuses a number where a text belongs, and a null is no namespace at all."""
+    classes = ["agent.priorityClassName", "agent.runtimeClassName", "admission.priorityClassName"]
+    keys = classes if name == "chart" else ["runtimeClassName"]
+    values = helm.parse_set_string_values(",".join(f"{key}={word}" for key in keys))
+    with helm.Chart.load(CHARTS[name]) as chart:
+        objects = render(chart, values, name=word, namespace=word)
+    assert len(objects) > 3
+    for entry in objects:
+        meta = entry["metadata"]
+        assert meta.get("namespace", word) == word, meta
+        assert isinstance(meta["name"], str), meta
+        assert meta["labels"]["app.kubernetes.io/instance"] == word, meta
+    specs = [entry["spec"]["template"]["spec"] for entry in objects if entry["kind"] in ("DaemonSet", "Deployment")]
+    found = [spec[kind] for spec in specs for kind in ("priorityClassName", "runtimeClassName") if kind in spec]
+    assert found == [word] * len(keys)
+
+
+@pytest.mark.parametrize("text", ["  [daemon]\nhost_memory = '1GiB'\n", "# a: b\n\t[daemon]\n", ""])
+def test_the_daemons_configuration_comes_as_it_was_written(text):
+    with helm.Chart.load(CHARTS["chart"]) as chart:
+        objects = render(chart, {"daemon": {"configuration": text}})
+    assert [entry["data"]["gemlet.toml"] for entry in objects if entry["kind"] == "ConfigMap"] == [text]
+
+
+@pytest.mark.parametrize("key", ["directory", "kubeletDirectory", "runtimeDirectory"])
+def test_a_directory_that_cannot_stand_in_the_templates_is_refused_by_name(key):
+    with helm.Chart.load(CHARTS["chart"]) as chart, pytest.raises(helm.HelmError, match=key):
+        render(chart, {key: "/data,gemlet"})

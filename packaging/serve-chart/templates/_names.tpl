@@ -1,6 +1,6 @@
 {{- define "serve.selector" -}}
 app.kubernetes.io/name: gemlet-serve
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "serve.labels" -}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -13,10 +14,13 @@ from gemlet.errors import GemletError
 from gemlet.model import POLICIES as ARBITER_POLICIES
 
 ASK_SECONDS = 1.0  # a shell waits for the answer
+# What bash puts on the line is not quoted, and Enter runs what stands there: another user's group may be named $(...).
+_ONE_WORD = re.compile(r"[\w./@+][\w./@+~-]*")
 
 
 def groups(context: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Groups of the daemon whose names begin so; none if no daemon answers."""
+    """Groups of the daemon whose names begin so; none if no daemon answers. Not those that a shell would read as
+    something else than one word."""
     endpoints = address.candidates(
         context.find_root().params.get("socket"), simulate=bool(context.params.get("simulate"))
     )
@@ -25,7 +29,7 @@ def groups(context: click.Context, incomplete: str) -> list[CompletionItem]:
             names = [group["name"] for group in daemon.call("status")["groups"]]
     except (GemletError, OSError, LookupError, TypeError):
         return []
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete) and _ONE_WORD.fullmatch(name)]
 
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -59,7 +63,7 @@ def programs(context: click.Context, parameter: click.Parameter, incomplete: str
         for directory in os.environ.get("PATH", os.defpath).split(os.pathsep)
         if os.path.isdir(directory)  # noqa: PTH112
         for entry in os.scandir(directory)
-        if entry.name.startswith(incomplete) and os.access(entry.path, os.X_OK)
+        if entry.name.startswith(incomplete) and _ONE_WORD.fullmatch(entry.name) and os.access(entry.path, os.X_OK)
     }
     return [file, *(CompletionItem(name) for name in sorted(found))]
 

@@ -203,7 +203,7 @@ class Agent:
                     await self._gpus.change()
 
     def _in_order(self) -> list[inventory.Gpu]:
-        gpus = {gpu.uuid: gpu for gpu in self._gpus.all}
+        gpus = {gpu.uuid: gpu for gpu in self._gpus.named()}
         taken = {uuid: self._book.taken(uuid) for uuid in gpus}
         islands = {gpu.uuid: gpu.nvlink for gpu in gpus.values()}
         return [gpus[uuid] for uuid in placement.order(islands, taken, self._options.packing)]

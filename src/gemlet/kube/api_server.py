@@ -160,7 +160,8 @@ class ApiServer:
             again = asyncio.get_running_loop().time() + AGAIN_SECONDS
             async with aclosing(self.watch_once(path, **query)) as events:
                 async for kind, found in events:
-                    version = (found.get("metadata") or {}).get("resourceVersion")
+                    meta = found.get("metadata")
+                    version = meta.get("resourceVersion") if isinstance(meta, dict) else None
                     query |= {"resourceVersion": version} if version else {}
                     yield kind, found
                     del found
@@ -280,6 +281,13 @@ class Listing:
 def place_of(found: Mapping[str, Any]) -> tuple[str, str]:
     """Namespace and name of an object."""
     return found["metadata"]["namespace"], found["metadata"]["name"]
+
+
+def is_named(found: Any) -> bool:
+    """Whether an object has what every one of a namespace has. One without, as of something between the apiserver and
+    here, is left out, and ends nobody who follows all of them."""
+    meta = found.get("metadata") if isinstance(found, dict) else None
+    return isinstance(meta, dict) and all(isinstance(meta.get(key), str) for key in ("namespace", "name", "uid"))
 
 
 @asynccontextmanager

@@ -271,7 +271,7 @@ class ShareBook:
     async def _restore_one(self, share: Share) -> None:
         """Raises `DaemonError` only of a daemon that does not answer."""
         try:
-            await self._apply(share)
+            await self._bring_back(share)
         except Exception as error:
             if isinstance(error, DaemonError):
                 await self._check_daemon(error)
@@ -282,6 +282,18 @@ class ShareBook:
                 logger.error(said, share.id, error)
             with contextlib.suppress(OSError):  # then it is one of `left_open`
                 cdi.remove(self._cdi, share.id)
+
+    async def _bring_back(self, share: Share) -> None:
+        try:
+            await self._apply(share)
+        except Refused:
+            alike = any(other.group == share.group and other.id != share.id for other in self.shares.values())
+            if alike or _is_socket(Path(self.socket(share.id))):
+                raise
+            # The daemon has the name at another socket, left over by a change that failed. Nobody else removes it.
+            with contextlib.suppress(Refused):
+                await self._daemon.remove(share.group)
+            await self._apply(share)
 
     async def _apply(self, share: Share) -> None:
         Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240

@@ -55,6 +55,13 @@ class Gpus:
         """All that there will be with what NVML shows: one that has been there and is not any more is not gone."""
         return list(({gpu.uuid: gpu for gpu in self.all} | {gpu.uuid: gpu for gpu in found}).values())
 
+    def named(self) -> list[Gpu]:
+        """Each device name once, as a ResourceSlice may have it: of GPUs that NVML gave one number, one after the
+        other, that which is there now."""
+        there_last = sorted(self.all, key=lambda gpu: gpu.uuid in self.healthy)
+        owner = {gpu.device: gpu.uuid for gpu in there_last}
+        return [gpu for gpu in self.all if owner[gpu.device] == gpu.uuid]
+
     async def set(self, found: list[Gpu]) -> None:
         """Takes what NVML shows. A GPU that has been there and is not any more is unhealthy, not gone."""
         healthy, known = {gpu.uuid for gpu in found}, self.with_(found)

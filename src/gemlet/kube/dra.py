@@ -186,7 +186,7 @@ class DraDriver:
     def _health(self) -> health.NodeWatchResourcesResponse:
         now = int(time.time())
         answer = health.NodeWatchResourcesResponse()
-        for gpu in self._gpus.all:
+        for gpu in self._gpus.named():
             well = gpu.uuid in self._gpus.healthy
             answer.devices.add(
                 device=health.DeviceIdentifier(pool_name=self._pool, device_name=gpu.device),

@@ -25,9 +25,14 @@ class KubeletUnreachable(GemletError):
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """What containers have: (resource, device id) -> container, with the pod's uid as the kubelet has it, if known."""
+    """What containers have: (resource, device id) -> container, with the pod's uid as the kubelet has it, if known.
+
+    uids: of the pods that have each, or had it when the kubelet last gave something out, by its own checkpoint. It has
+    those, too, of which a kubelet that has started without an apiserver does not know yet.
+    """
 
     holders: dict[tuple[str, str], Pod] = field(default_factory=dict)
+    uids: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def holder(self, resource: str, ids: Iterable[str]) -> Pod | None:
         """The one container that has all of ``ids``, None if there is none."""
@@ -73,5 +78,6 @@ def read(reply: messages.ListPodResourcesResponse, uids: Mapping[tuple[str, str]
             for container in pod.containers
             for devices in container.devices
             for device in devices.device_ids
-        }
+        },
+        uids,
     )

@@ -20,7 +20,7 @@ import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.kube import claims
-from gemlet.kube.api_server import ApiError
+from gemlet.kube.api_server import ApiError, is_named
 from gemlet.kube.ask import for_container
 from gemlet.kube.escape import choosing_annotation, refuse_annotation
 from gemlet.kube.holders import ENDED
@@ -134,15 +134,16 @@ class PodFollower:
         # Of these. Those that the kubelet asks about meanwhile may be younger than the list.
         gone = self._users.keys() | self._choices.uids() | self.permits.pods()
         async for pod in pods:
-            gone.discard(pod["metadata"]["uid"])
-            await self._look(pod)
+            if is_named(pod):
+                gone.discard(pod["metadata"]["uid"])
+                await self._look(pod)
             del pod  # it may be of megabytes, as the next
         for uid in gone:
             self._forget(uid)
         async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=pods.version):
-            if kind in ("ADDED", "MODIFIED"):
+            if kind in ("ADDED", "MODIFIED") and is_named(pod):
                 await self._look(pod)
-            elif kind == "DELETED":
+            elif kind == "DELETED" and is_named(pod):
                 self._forget(pod["metadata"]["uid"])
                 self._later(self._end, pod)
             del pod

@@ -1,7 +1,9 @@
 """Closes shares whose containers are gone.
 
 A device plugin is not told that a container has ended, so the kubelet is asked. One that started while it could not
-reach the apiserver knows of no pods, whose containers run on: the apiserver must not have the pod here any more, too.
+reach the apiserver knows of no pods, whose containers run on, or are yet to start: the apiserver must not have the pod
+here any more, too. Of whom it is that has not started, or of whom a damaged checkpoint says nothing, the kubelet's own
+checkpoint tells.
 The kubelet unprepares a claim, but the agent can miss that message while it is down, so the apiserver is asked for the
 claim; and it says nothing of one that is allocated anew while it has it prepared.
 """
@@ -14,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.errors import GemletError, Refused
 from gemlet.kube import names
-from gemlet.kube.api_server import ApiError
+from gemlet.kube.api_server import ApiError, is_named
 from gemlet.kube.claims import counted, pods_of
 from gemlet.kube.dra import claim_path
 from gemlet.kube.holders import ENDED
+from gemlet.kube.kubelet_checkpoint import is_of
 from gemlet.kube.quantity import format_bytes
 from gemlet.kube.share import claim_uid_of
 
@@ -77,7 +80,9 @@ class Reaper:
                 self._missed.pop(share.id, None)
                 continue
             self._missed[share.id] = self._missed.get(share.id, 0) + 1
-            if self._missed[share.id] >= MISSED and not await self._has_pod(share) and await self._close(share):
+            if self._missed[share.id] < MISSED or await self._has_pod(share, assignments):
+                continue
+            if await self._close(share):
                 closed.append(share.id)
         if self._uncounted():
             closed += await self._close_uncounted(assignments or await self._kubelet.assignments())
@@ -91,17 +96,14 @@ class Reaper:
 
     async def _close_uncounted(self, assignments: Assignments) -> list[str]:
         """Closes what no checkpoint accounts for, once every container with a device is accounted for otherwise."""
-        known = {
-            (resource, device)
-            for share in self._book.shares.values()
-            for resource, devices in share.devices.items()
-            for device in devices
-        }
+        known = {each for share in self._book.shares.values() for each in _places(share)}
         # Units of memory are in no share: who has them has units of time.
-        counted = {holder for holder in assignments.holders if holder[0] in _COUNTED}
+        counted = {holder for holder in assignments.holders if holder[0] in _COUNTED} - known
+        uids = {uid for place, uid in assignments.uids.items() if place[0] in _COUNTED and place not in known}
+        held = bool(counted) or await self._is_here(uids)
         closed = []
         for share_id in self._uncounted():
-            self._missed[share_id] = 0 if counted - known else self._missed.get(share_id, 0) + 1
+            self._missed[share_id] = 0 if held else self._missed.get(share_id, 0) + 1
             if self._missed[share_id] >= MISSED:
                 await self._book.close(share_id)
                 logger.info("share=%s closed: no container has it", share_id)
@@ -139,16 +141,34 @@ class Reaper:
         for pod in pods_of(claim):
             self._events.tell(pod, text, reason="ShareChanged")
 
-    async def _has_pod(self, share: Share) -> bool:
-        if share.claim is not None or not share.pod.name:  # of a container that has not started
+    async def _has_pod(self, share: Share, assignments: Assignments | None) -> bool:
+        if share.claim is not None or assignments is None:
             return False
+        if not share.pod.name:  # of a container that has not started
+            return await self._is_here({assignments.uids[each] for each in _places(share) if each in assignments.uids})
         try:
             pod = await self._api.get(share.pod.path)
         except ApiError as error:
             return not error.gone
+        return share.pod.is_of(pod["metadata"]) and self._lives(pod)
+
+    async def _is_here(self, uids: set[str]) -> bool:
+        """Whether one of the pods that the kubelet calls ``uids`` is one of this node, for all that can be known."""
+        if not uids:
+            return False
+        try:
+            async for pod in self._api.listed("/api/v1/pods", fieldSelector=f"spec.nodeName={self._node}"):
+                if is_named(pod) and any(is_of(uid, pod["metadata"]) for uid in uids) and self._lives(pod):
+                    return True
+                del pod  # it may be of megabytes, as the next
+        except ApiError:
+            return True
+        return False
+
+    def _lives(self, pod: dict[str, Any]) -> bool:
         # One that is being deleted may stay for its finalizers, long after its containers.
         ended = (pod.get("status") or {}).get("phase") in ENDED or "deletionTimestamp" in pod["metadata"]
-        return share.pod.is_of(pod["metadata"]) and not ended and bool(pod["spec"].get("nodeName") == self._node)
+        return not ended and bool(pod["spec"].get("nodeName") == self._node)
 
     async def _close(self, share: Share) -> bool:
         try:
@@ -165,6 +185,9 @@ class Reaper:
 
 
 def _held(share: Share, assignments: Assignments) -> bool:
-    return any(
-        (resource, device) in assignments.holders for resource, devices in share.devices.items() for device in devices
-    )
+    return any(each in assignments.holders for each in _places(share))
+
+
+def _places(share: Share) -> list[tuple[str, str]]:
+    """What the kubelet gave out for a share, as `Assignments` has it."""
+    return [(resource, device) for resource, devices in share.devices.items() for device in devices]

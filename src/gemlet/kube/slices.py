@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemlet.config.quantities import MIB
 from gemlet.kube import names
+from gemlet.kube.api_server import ApiError
 from gemlet.kube.quantity import format_bytes
 from gemlet.kube.request import MIN_MEMORY
 
@@ -122,6 +123,13 @@ async def publish(api: ApiServer, node: str, devices: list[dict[str, Any]]) -> b
     without taints of devices (before 1.36) drops them without a word: there a GPU that has one is not offered at all.
     One without consumable capacity drops that, and then no claim is ever given a part: this is an error of the log.
     """
+    try:
+        return await _publish(api, node, devices)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ApiError(f"{PATH}: what came cannot be read: {error!r}") from None
+
+
+async def _publish(api: ApiServer, node: str, devices: list[dict[str, Any]]) -> bool:
     digest = _digest(devices)
     selector = f"spec.nodeName={node},spec.driver={names.DRIVER}"
     present = (await api.get(PATH, fieldSelector=selector))["items"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon.logs import Limiter
 from gemlet.kube import admission, names
-from gemlet.kube.api_server import ApiError, place_of
+from gemlet.kube.api_server import ApiError, is_named, place_of
 from gemlet.kube.ask import asks
 from gemlet.kube.pod_events import warning
 from gemlet.kube.request import BadRequest
@@ -143,7 +143,7 @@ class TemplateMaker:
             return
         self._made.discard(place)
         async for pod in self._api.listed(pods_path(namespace)):
-            if name in named_templates(pod) and await self.try_to_make(pod, only=name):
+            if is_named(pod) and name in named_templates(pod) and await self.try_to_make(pod, only=name):
                 logger.info("template=%s/%s made again", namespace, name)
                 return
             del pod
@@ -152,11 +152,11 @@ class TemplateMaker:
         """Removes old templates of ours that no pod names; returns their names. Raises ApiError."""
         gone: dict[tuple[str, str], None] = {}  # not what pods name instead: each may name ten thousands
         async for template in self._api.listed(TEMPLATES, labelSelector=OURS):
-            if is_old(template, now):
+            if is_named(template) and is_old(template, now):
                 gone[place_of(template)] = None
             del template
         async for pod in self._api.listed("/api/v1/pods"):
-            for name in named_templates(pod):
+            for name in named_templates(pod) if is_named(pod) else ():
                 gone.pop((pod["metadata"]["namespace"], name), None)
             del pod
         for namespace, name in gone:
@@ -228,7 +228,7 @@ class TemplateMaker:
         if known and all((namespace, each) in self._made for each in known):
             return False
         async for pod in self._api.listed(pods_path(namespace), fieldSelector=f"metadata.name={name}"):
-            if pod["metadata"]["uid"] == uid:
+            if is_named(pod) and pod["metadata"]["uid"] == uid:
                 return await self.try_to_make(pod) == AT_ONCE
         return False
 
@@ -238,14 +238,15 @@ class TemplateMaker:
                 self._made.clear()  # somebody may have deleted one
                 pods, there = self._api.listed("/api/v1/pods"), set()
                 async for pod in pods:
-                    there.add(pod["metadata"]["uid"])
-                    self._line_up(pod)
+                    if is_named(pod):
+                        there.add(pod["metadata"]["uid"])
+                        self._line_up(pod)
                     del pod  # it may be of megabytes, as the next
                 self._told &= there
                 async for kind, pod in self._api.watch("/api/v1/pods", resourceVersion=pods.version):
-                    if kind == "ADDED":
+                    if kind == "ADDED" and is_named(pod):
                         self._line_up(pod)
-                    elif kind == "DELETED":
+                    elif kind == "DELETED" and is_named(pod):
                         self._told.discard(pod["metadata"]["uid"])
                     del pod
             except ApiError as error:
@@ -259,12 +260,13 @@ class TemplateMaker:
                 lost = set(self._made)
                 present = self._api.listed(TEMPLATES, labelSelector=OURS)
                 async for template in present:
-                    lost.discard(place_of(template))
+                    if is_named(template):
+                        lost.discard(place_of(template))
                     del template
                 self._made -= lost
                 watch = self._api.watch(TEMPLATES, labelSelector=OURS, resourceVersion=present.version)
                 async for kind, template in watch:
-                    if kind == "DELETED":
+                    if kind == "DELETED" and is_named(template):
                         await self.deleted(template)
                     del template
             except ApiError as error:
@@ -283,5 +285,8 @@ class TemplateMaker:
 
 def is_old(template: dict[str, Any], now: datetime) -> bool:
     """Whether nothing that has been admitted can still come to name it."""
-    age = now - datetime.fromisoformat(template["metadata"]["creationTimestamp"])
+    try:
+        age = now - datetime.fromisoformat(template["metadata"]["creationTimestamp"])
+    except (LookupError, TypeError, ValueError):
+        return False
     return age.total_seconds() >= OLD_SECONDS

@@ -38,6 +38,20 @@ def test_groups_of_the_daemon(machine):
     assert offered("--socket", str(machine / "elsewhere"), "set", "tea") == []
 
 
+@pytest.mark.parametrize(
+    "name", ["t$(id)", "t`id`", "t;id", "t|id", "t id", "t!!", "t>f", "t'", 't"', "t*", "t\\", "t&"]
+)
+def test_a_name_that_a_shell_would_run_is_not_offered(tmp_path, name):
+    """Bash does not quote what it puts on the line, and who types may be root, and the group another user's."""
+    daemon = Starter(tmp_path)()
+    try:
+        for each in (name, "t-1/p.c~0", "t\u00e9"):
+            daemon.call("join", group=each)
+        assert offered("--socket", str(tmp_path), "explain", "t") == ["t-1/p.c~0", "t\u00e9"]
+    finally:
+        daemon.stop()
+
+
 def test_policies_and_models():
     assert "gpulet" in offered("plan", "--policy", "gpu")
     assert "resnet50" in offered("profile", "res")

@@ -40,6 +40,9 @@ GPUS = [
 ]
 
 
+ODD_OBJECTS: list[dict[str, Any]] = [{}, {"metadata": None}, {"metadata": []}, {"metadata": {"name": "x", "uid": 1}}]
+
+
 class FakeDaemon:
     """Remembers the shares; ``busy`` groups cannot be removed, ``refused`` ones not be made, and with ``down`` nothing
     can be asked. ``asked``: the groups that were to be made."""
@@ -161,9 +164,10 @@ class FakeKubelet:
 
     def __init__(self) -> None:
         self.holders: dict[tuple[str, str], Pod] = {}
+        self.uids: dict[tuple[str, str], str] = {}
 
     async def assignments(self) -> Assignments:
-        return Assignments(dict(self.holders))
+        return Assignments(dict(self.holders), dict(self.uids))
 
 
 class Node:

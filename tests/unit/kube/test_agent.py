@@ -139,6 +139,29 @@ def test_a_lost_gpu_costs_no_other_share_and_one_that_comes_late_is_told_of(run,
     run(scenario())
 
 
+def test_a_gpu_that_has_the_number_of_a_lost_one_takes_its_name(run, tmp_path):
+    """As after `nvidia-smi drain`. The apiserver refused the slice, which had one name twice, and all that came after:
+    a lost GPU never got its taint."""
+    options = agent.AgentOptions(
+        node="n1", endpoint=address.explicit(tmp_path), api=None, directory=tmp_path, cdi=tmp_path / "cdi", face="dra"
+    )
+    one = agent.Agent(options, None)
+    first, second, third = (dataclasses.replace(fakes.GPUS[0], index=each, uuid=f"GPU-{each}") for each in range(3))
+
+    async def scenario():
+        await one._gpus.set([first, second, third])
+        moved = dataclasses.replace(third, index=1)
+        await one._gpus.set([first, moved])
+        assert [(gpu.device, gpu.uuid) for gpu in one._in_order()] == [("gpu-0", "GPU-0"), ("gpu-1", "GPU-2")]
+        health = one._dra._health()
+        assert [(each.device.device_name, each.message) for each in health.devices] == [("gpu-0", ""), ("gpu-1", "")]
+        assert len(one._gpus.all) == 3, "the pods of the lost one are still told of"
+        await one._gpus.set([])
+        assert sorted(gpu.device for gpu in one._in_order()) == ["gpu-0", "gpu-1"]
+
+    run(scenario())
+
+
 def test_what_could_not_be_written_is_written_when_it_can(run, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(agent, "RESTORE_SECONDS", 0.01)
     options = agent.AgentOptions(node="n1", endpoint=address.explicit(tmp_path), api=None, directory=tmp_path)

@@ -135,6 +135,29 @@ class TestAGroupThatCannotBeMade:
         assert book.not_restored() == {"claim-u1"}
         assert "KeyError" in caplog.text
 
+    def test_a_name_that_the_daemon_still_has_for_nobody_is_taken_back(self, node, run, monkeypatch):
+        """Left over at another socket, by a change that failed before the agent ended. It is no share's, and was never
+        removed, since a share has that name."""
+        share = fakes.claim_share("u1")
+        run(node.book.open(share))
+        opened = node.daemon.open
+
+        async def strict(share, path, *, device):
+            if node.daemon.opened.get(share.group, (None, path))[1] != path:
+                raise Refused(f"there is a group {share.group} already")
+            await opened(share, path, device=device)
+
+        monkeypatch.setattr(node.daemon, "open", strict)
+        after = after_reboot(node)
+        node.daemon.opened[share.group] = (share.amounts, str(node.path / "other.sock"), 0)
+        node.daemon.busy = {share.group}
+        run(after.restore())
+        assert after.not_restored() == {share.id}, "somebody is in it"
+        node.daemon.busy = set()
+        run(after.restore(at_once=True))
+        assert after.not_restored() == set()
+        assert node.daemon.opened[share.group][1] == after.socket(share.id)
+
     def test_the_kubelet_may_ask_for_it_before_its_time(self, node, run):
         opened(node, run, "u1")
         node.daemon.refused.add("default/u1")

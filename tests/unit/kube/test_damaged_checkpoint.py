@@ -222,6 +222,19 @@ def test_slots_go_when_no_container_has_one_that_the_book_does_not_know(node, ru
     assert node.leftovers() == ["slot-2", "default/p2/c", "slot-2"]
 
 
+def test_slots_stay_while_a_kubelet_that_knows_no_pods_yet_remembers_one_that_is_here(node, run, file):
+    after = lost(node, run, file, slot_share(0))
+    kubelet, api = fakes.FakeKubelet(), fakes.FakeApi()
+    kubelet.uids[SLOT, f"{fakes.FIRST}::0"] = "u"
+    meta = {"namespace": "default", "name": "p", "uid": "u"}
+    api.objects["/api/v1/pods"] = {"items": [{"metadata": meta, "spec": {"nodeName": "n1"}}]}
+    looker = fakes.reaper(after, kubelet, api)
+    for _ in range(3):
+        assert run(looker.look()) == []
+    api.objects["/api/v1/pods"] = {"items": []}
+    assert [run(looker.look()) for _ in range(2)] == [[], ["slot-0"]]
+
+
 def test_a_pod_of_the_same_name_gets_the_name(node, run, file, monkeypatch):
     """As of a StatefulSet: the one before is gone, and the daemon has its group at another socket."""
     after = lost(node, run, file, slot_share(0))

@@ -323,6 +323,20 @@ class TestFollower:
         run(follower.look_again(fakes.claim_share("u1")))
         assert node.may_start() == set()
 
+    def test_an_object_without_a_name_keeps_no_pod_from_being_looked_at(self, node, run):
+        class Odd(fakes.FollowedApi):
+            async def watch(self, path, **query):
+                for kind in ("ADDED", "DELETED", "MODIFIED", "?"):
+                    for odd in fakes.ODD_OBJECTS:
+                        yield kind, odd
+                yield "ADDED", claiming_pod("q", "u1")
+
+        api = Odd()
+        api.objects["/api/v1/pods"] = {"items": [*fakes.ODD_OBJECTS, claiming_pod("p", "u1")]}
+        run(node.book.open(fakes.claim_share("u1")))
+        run(fakes.follower(api, node)._follow())
+        assert node.may_start() == {"p", "q"}
+
     def test_a_pod_that_is_prepared_while_a_list_is_read_has_not_gone(self, node, run):
         class Listing(fakes.FollowedApi):
             async def get(self, path, **query):

@@ -77,6 +77,31 @@ class TestReaper:
             run(node.book.open(share))
             run(looker.look())
 
+    def test_a_kubelet_that_forgot_its_pods_costs_no_container_that_has_not_started_its_share(self, node, run):
+        """Nobody has said yet whose it is. The container could never start, until somebody deleted its pod."""
+        api, kubelet, where = fakes.FakeApi(), fakes.FakeKubelet(), "/api/v1/pods"
+        looker = fakes.reaper(node.book, kubelet, api)
+        share = msgspec.structs.replace(fakes.slot_share(), pod=Pod())
+        run(node.book.open(share))
+        kubelet.uids[fakes.SLOT, f"{fakes.FIRST}::0"] = "u"
+
+        async def down(path, **query):
+            raise ApiError("no answer", status=0)
+
+        asked, api.get = api.get, down
+        for _ in range(4):
+            assert run(looker.look()) == []
+        api.get = asked
+        pod = {"metadata": NAMED | {"uid": "u"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Pending"}}
+        api.objects[where] = {"items": [{"metadata": NAMED | {"uid": "v"}}, pod]}
+        assert run(looker.look()) == []
+        for gone in ([], [pod | {"status": {"phase": "Failed"}}], [pod | {"metadata": NAMED | {"uid": "v"}}]):
+            api.objects[where] = {"items": gone}
+            run(looker.look())
+            assert node.book.shares == {}, gone
+            run(node.book.open(share))
+            run(looker.look())
+
     def test_another_pod_of_the_name_keeps_no_share(self, node, run):
         share = fakes.slot_share()
         run(node.book.open(msgspec.structs.replace(share, pod=msgspec.structs.replace(share.pod, uid="u1"))))

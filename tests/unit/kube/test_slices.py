@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gemlet.kube import slices
+from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import Gpus
 from tests.unit.kube import fakes
 
@@ -127,3 +128,13 @@ def test_where_no_parts_of_devices_are_given_the_log_says_so(run, caplog, parts)
     api = Api(parts=parts)
     run(slices.publish(api, "n1", [slices.device(gpu) for gpu in fakes.GPUS]))
     assert ("DRAConsumableCapacity" in caplog.text) == (not parts)
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"items": None}, {"items": [None]}, {"items": [{"metadata": {}}]}])
+def test_an_answer_that_is_no_list_of_slices_is_an_error_of_the_apiserver(run, answer):
+    class Odd(Api):
+        async def get(self, path, **query):
+            return answer
+
+    with pytest.raises(ApiError, match="cannot be read"):
+        run(slices.publish(Odd(), "n1", []))

@@ -70,7 +70,7 @@ class TestTemplates:
         api.objects["/api/v1/namespaces/default/pods"] = {"items": [pod]}
         maker = templates.TemplateMaker(api)
         assert run(maker.make(pod))
-        meta = {"namespace": "default", "name": templates.named_templates(pod)[0]}
+        meta = {"namespace": "default", "name": templates.named_templates(pod)[0], "uid": "t"}
         run(maker.deleted({"metadata": meta}))
         assert [body["metadata"]["name"] for _, body in api.created] == [meta["name"], meta["name"]]
         run(maker.deleted({"metadata": meta | {"name": "gemlet-unused"}}))
@@ -88,7 +88,7 @@ class TestTemplates:
     def test_a_template_that_is_swept_away_under_a_new_pod_is_made_again(self, run):
         now = datetime(2026, 1, 2, tzinfo=UTC)
         pod = admitted_pod()
-        meta = {"namespace": "default", "name": templates.named_templates(pod)[0]}
+        meta = {"namespace": "default", "name": templates.named_templates(pod)[0], "uid": "t"}
 
         class Emptied(fakes.FollowedApi):
             async def delete(self, path):
@@ -208,7 +208,7 @@ class TestTemplates:
 
         def made(name, age):
             stamp = (now - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
-            return {"metadata": {"namespace": "default", "name": name, "creationTimestamp": stamp}}
+            return {"metadata": {"namespace": "default", "name": name, "uid": name, "creationTimestamp": stamp}}
 
         class Emptied(fakes.FollowedApi):
             async def delete(self, path):
@@ -255,3 +255,22 @@ class TestTemplates:
         ]
         assert not run(templates.TemplateMaker(Counting()).make(pod))
         assert len(asked) <= 10
+
+    def test_an_object_without_a_name_ends_nobody_who_follows_all(self, run):
+        pod = admitted_pod()
+
+        class Odd(fakes.FollowedApi):
+            async def watch(self, path, **query):
+                for kind in ("ADDED", "DELETED", "MODIFIED", "?"):
+                    for odd in fakes.ODD_OBJECTS:
+                        yield kind, odd
+                raise asyncio.CancelledError
+
+        api = Odd()
+        api.objects[templates.TEMPLATES] = api.objects["/api/v1/pods"] = {"items": [*fakes.ODD_OBJECTS, pod]}
+        maker = templates.TemplateMaker(api)
+        for follow in (maker._follow, maker._heed):
+            with pytest.raises(asyncio.CancelledError):
+                run(follow())
+        assert list(maker._lines) == ["default"], "the others are seen"
+        assert run(maker.sweep(datetime(2026, 1, 2, tzinfo=UTC))) == []
