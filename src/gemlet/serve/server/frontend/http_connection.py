@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._pending_bytes = 0  # of requests that are not answered
         self._out_bytes = 0  # of answers that wait for those before them
         self._large_bytes = 0  # of requests that another process reads, and answers that it writes
+        self._gave_up = False  # all of these
         self._held = 0  # as holdings know it
         self._request = Incoming(self)
 
@@ -297,7 +298,8 @@ class Connection(asyncio.Protocol):
 
     def _refuse_all(self, refusal: Refusal) -> None:
         """Answers all requests that are not answered, and ends."""
-        self._closing = True
+        self._closing = self._gave_up = True
+        self._large_bytes = 0  # what its tasks have goes with them; told piece by piece it would be held anew meanwhile
         self._request.reset()
         for task in self._tasks:
             task.cancel()
@@ -434,8 +436,9 @@ class Connection(asyncio.Protocol):
 
     def waits_elsewhere(self, nbytes: int) -> None:
         """So many bytes more wait for another process; fewer, where it is below 0."""
-        self._large_bytes += nbytes
-        self._hold()
+        if not self._gave_up:
+            self._large_bytes += nbytes
+            self._hold()
 
     def _user(self) -> int | None:
         """The client at the other end."""
