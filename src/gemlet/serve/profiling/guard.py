@@ -53,11 +53,15 @@ def main() -> int:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
 
-    child = subprocess.Popen(arguments.command, pass_fds=(arguments.passed,), preexec_fn=prepare)  # noqa: PLW1509
+    woken = _woken_by_ends()
+    child = subprocess.Popen(
+        arguments.command, pass_fds=(arguments.passed,), preexec_fn=prepare,  # noqa: PLW1509
+        start_new_session=True,  # so that no group of what it starts is this process', see _send()
+    )  # fmt: skip
     os.close(arguments.passed)
     handle = os.pidfd_open(child.pid)
-    while not await_readable([line, handle], LOOK_SECONDS):
-        pass
+    while await_readable([line, handle, woken], LOOK_SECONDS) <= {woken}:
+        _reap_orphans(woken, child.pid)
     status = child.poll()  # before others' ends are awaited, which takes this one's too
     end(guard, time.monotonic() + END_SECONDS)
     with contextlib.suppress(OSError):
@@ -65,30 +69,56 @@ def main() -> int:
     return 0
 
 
+def _woken_by_ends() -> int:
+    """A descriptor that can be read when a child has ended."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def _reap_orphans(woken: int, child: int) -> None:
+    """Those that have ended, of what the child started and gave up. A model that starts something at each run would
+    come to as many as there may be, and what looks for processes would take its time."""
+    with contextlib.suppress(BlockingIOError):
+        os.read(woken, 4096)
+    while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid != child:
+        os.waitpid(found.si_pid, 0)
+
+
 def end(pid: int, until: float) -> None:
     """Kills the descendants of ``pid``, which is this process', and of those that come to it meanwhile."""
     while time.monotonic() < until:
-        _stop(pid)
-        found = descendants(pid)
-        for each in found:
-            with contextlib.suppress(OSError):
-                os.kill(each, signal.SIGKILL)
+        _stop(pid, until)
+        for each in descendants(pid):
+            _send(each, signal.SIGKILL)
         if not _reap():
             return
         time.sleep(PAUSE_SECONDS)
 
 
-def _stop(pid: int) -> None:
+def _stop(pid: int, until: float) -> None:
     """Else what forks without end would be ahead for ever."""
     stopped: set[int] = set()
     for _ in range(PASSES):
+        _reap()  # each one that has ended is in the way of a look, and there may be thousands
         found = descendants(pid) - stopped
-        if not found:
+        if not found or time.monotonic() >= until:
             return
         for each in found:
-            with contextlib.suppress(OSError):  # it has ended, or is another user's by now
-                os.kill(each, signal.SIGSTOP)
+            _send(each, signal.SIGSTOP)
         stopped |= found
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    """To its whole group, which are descendants, too: the kernel lets nobody get out of a group's signal by a fork,
+    while a process that forks and ends without end may be another one each time that it is found."""
+    with contextlib.suppress(OSError):  # it has ended, or is another user's by now
+        group = os.getpgid(pid)
+        if group != os.getpgrp():
+            os.killpg(group, number)
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
 
 
 def _reap() -> bool:

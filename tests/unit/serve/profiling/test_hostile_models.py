@@ -169,6 +169,64 @@ def load(spec):
     assert not _of_profiles()
 
 
+def test_what_a_model_gave_up_and_has_ended_is_no_process_any_more(
+    repository: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A model that starts something at each run would use up the numbers of processes."""
+    orphans = """
+import os, time
+from gemlet.serve.profiling import guard
+def load(spec):
+    for _ in range(20):
+        if (child := os.fork()) == 0:
+            if os.fork() == 0: time.sleep(0.01)
+            os._exit(0)
+        os.waitpid(child, 0)
+    end = time.monotonic() + 30
+    while guard.descendants(os.getppid()) != {os.getpid()}:
+        if time.monotonic() > end: raise TimeoutError(guard.descendants(os.getppid()))
+        time.sleep(0.01)
+    return lambda groups, batch: None
+"""
+    code, found, err = measured(repository(a=orphans), capfd, 120)
+    assert (code, found) == (0, {"a"}), err
+
+
+def test_a_group_is_stopped_whichever_of_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a process that is another one at each moment cannot get away."""
+    children = tmp_path / "children"
+    script = f"echo $$ > {children}; sleep 1000 & echo $! >> {children}; wait"
+    with subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True) as group:
+        try:
+            eventually(lambda: children.exists() and len(children.read_text().split()) == 2, 60)
+            found = int(children.read_text().split()[1])
+            monkeypatch.setattr(guard, "descendants", lambda _: {found})
+            monkeypatch.setattr(guard, "_reap", lambda: True)  # this process has children of others
+            guard._stop(os.getpid(), time.monotonic() + 60)
+            for pid in children.read_text().split():
+                eventually(lambda pid=pid: _state(pid) == "T", 60)
+        finally:
+            os.killpg(group.pid, signal.SIGKILL)
+
+
+def _state(pid: str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_what_cannot_be_stopped_does_not_hold_up_the_guard_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def found(_: int) -> set[int]:
+        seen.append(-1 - len(seen))  # the number of no process
+        return {seen[-1]}
+
+    monkeypatch.setattr(guard, "descendants", found)
+    monkeypatch.setattr(guard, "_reap", lambda: True)
+    monkeypatch.setattr(guard, "_send", lambda *_: None)
+    guard._stop(os.getpid(), time.monotonic())
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
 def test_a_model_that_ends_or_stops_its_guard(
     repository: Callable[..., Path], capfd: pytest.CaptureFixture[str], number: signal.Signals

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemlet.serve.server.frontend import grpc_wire
+from gemlet.serve.server.frontend import grpc_wire, limits
 from gemlet.serve.server.frontend.grpc_wire import Header, Status
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class GrpcCall:
         self.out: deque[int] = deque()  # bytes of the messages that have not left
         self.out_bytes = 0
         self.finished = False
-        self.waiting_bytes = 0  # of messages that another process reads, and answers that it writes
+        self.waiting_bytes = 0  # of messages that wait elsewhere, and answers that another process writes
         self.counted = 0  # bytes here, as the connection knows them
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -145,18 +146,34 @@ class GrpcCall:
     def _end(self, trailers: list[Header]) -> None:
         self.end_with(trailers if self.begun else [*grpc_wire.HEAD, *trailers])
 
-    def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """As later(), when it is the call's turn among those of its connection."""
-        self.connection.control.add(lambda: None if self.over else self.later(work()))
+    def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]], nbytes: int) -> None:
+        """As later(), when it is the call's turn among those of its connection. ``nbytes``: of its message, which is
+        here until it is done: what it asks for may wait for others."""
+        held = nbytes if nbytes > limits.CALL_BYTES else 0
+        if held:
+            self.holds(held)
+        self.connection.control.add(partial(self._begin, work, held))
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]], held: int) -> None:
+        if not self.over:
+            task = self._beside(work())
+            if held:
+                task.add_done_callback(lambda _: self.holds(-held))
+        elif held:
+            self.holds(-held)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs it beside; it ends with the call."""
+        self._beside(work)
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.connection.run(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def holds(self, nbytes: int) -> None:
-        """So many bytes more wait for another process."""
+        """So many bytes more wait for another process, or their turn."""
         self.waiting_bytes += nbytes
         self.connection.count(self)
 

@@ -41,7 +41,6 @@ READ_BYTES, READ_BYTES_OF_SMALL = 256 * 1024, 2 * 1024
 READ_FRAMES = 32  # likewise: those that come next may take a hundred times as long by their bytes as those before
 AT_ONCE_BYTES, AT_ONCE_PART = 8 * 1024, 8  # that wait for no turn; as many as take this part of one
 HEADER_COST = 2 * limits.HEADER_BYTES  # bytes that a header takes here, about, until its client ends it
-CALL_BYTES = 2048  # that a call takes here, about, and the library's stream of it
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
 
@@ -560,7 +559,7 @@ class GrpcConnection(asyncio.Protocol):
         """Bytes of its calls, and those that they take by their number; of a header that is not whole."""
         held = self._bytes if self._header_since is None else self._bytes + HEADER_COST
         calls = len(self._calls)
-        return held if calls <= limits.FREE_CALLS else held + CALL_BYTES * (calls - limits.FREE_CALLS)
+        return held if calls <= limits.FREE_CALLS else held + limits.CALL_BYTES * (calls - limits.FREE_CALLS)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""

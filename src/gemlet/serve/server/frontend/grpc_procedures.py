@@ -44,6 +44,7 @@ class Procedures:
         try:
             act = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
             request = kind.FromString(data)
+            del data  # it may be long until the request is answered
             client = call.connection
             if "SharedMemory" in name:
                 answer = await act(request, client.regions)

@@ -108,7 +108,7 @@ class Control(Single):
             self._call.refuse(refusal)
             return
         self.quiet = True  # what does not end by itself waits for news
-        self._call.in_turn(partial(self._answer, self._call, plain))
+        self._call.in_turn(partial(self._answer, self._call, plain), len(plain))
 
 
 class Infer(Single):

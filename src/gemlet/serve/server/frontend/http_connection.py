@@ -81,7 +81,8 @@ class Connection(asyncio.Protocol):
         self._closed_at = 0.0
         self._pending_bytes = 0  # of requests that are not answered
         self._out_bytes = 0  # of answers that wait for those before them
-        self._large_bytes = 0  # of requests that another process reads, and answers that it writes
+        self._large_bytes = 0  # of requests that wait elsewhere, and answers that another process writes
+        self._gave_up = False  # all of these
         self._held = 0  # as holdings know it
         self._request = Incoming(self)
 
@@ -185,7 +186,8 @@ class Connection(asyncio.Protocol):
             self._begin()
         try:
             self._request.take(data)
-            if self._request.body_bytes or self._held or len(self._exchanges) > limits.FREE_CALLS:
+            many = len(self._exchanges) > limits.FREE_CALLS
+            if self._request.body_bytes or self._held or self._large_bytes or many:
                 self._hold()
         except Bad as bad:
             self._fail(bad)
@@ -290,15 +292,17 @@ class Connection(asyncio.Protocol):
         reads = self._full_since is None and not self.follows
         if self._request.body_bytes and not self._exchanges and reads:
             self._fail(Bad(503, TOO_MUCH, "overload"))
-        elif self._large_bytes and reads:
+        elif self._large_bytes and self._exchanges and reads:
             self._refuse_all(Refusal("overload", TOO_MUCH, retry_s=1))
         else:
             self.abort()
 
     def _refuse_all(self, refusal: Refusal) -> None:
         """Answers all requests that are not answered, and ends."""
-        self._closing = True
+        self._closing = self._gave_up = True
+        self._large_bytes = 0  # what its tasks have goes with them; told piece by piece it would be held anew meanwhile
         self._request.reset()
+        self._control.clear()
         for task in self._tasks:
             task.cancel()
         self._exchanges[-1].keep_alive = False
@@ -407,7 +411,7 @@ class Connection(asyncio.Protocol):
                 encoding = b""
             if target is None:
                 given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions, self.peer)
-                self.in_turn(partial(http_routes.respond, self._service, exchange, given))
+                self.in_turn(partial(http_routes.respond, self._service, exchange, given), len(url) + len(body))
             else:
                 http_inference.read(self, exchange, target, body, encoding=encoding, header=header)
         except Exception as error:  # noqa: BLE001  it is the answer
@@ -423,9 +427,21 @@ class Connection(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """As later(), when it is the request's turn among those of this connection."""
-        self._control.add(lambda: self.later(work()))
+    def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]], nbytes: int) -> None:
+        """As later(), when it is the request's turn among those of this connection. ``nbytes``: it has so many, which
+        are here until it is done: what it asks for may wait for others."""
+        if nbytes <= CALL_BYTES:  # as most
+            self._control.add(lambda: self.later(work()))
+        else:
+            self._large_bytes += nbytes  # _take() tells of it
+            self._control.add(lambda: self.later(self._of_many_bytes(work, nbytes)))
+
+    async def _of_many_bytes(self, work: Callable[[], Coroutine[Any, Any, None]], nbytes: int) -> None:
+        """Where it does not begin the connection ends, and with it what it holds."""
+        try:
+            await work()
+        finally:
+            self.waits_elsewhere(-nbytes)
 
     def waits(self, exchange: Exchange, nbytes: int) -> None:
         """A request that is not answered has so many bytes, or so many more."""
@@ -434,8 +450,9 @@ class Connection(asyncio.Protocol):
 
     def waits_elsewhere(self, nbytes: int) -> None:
         """So many bytes more wait for another process; fewer, where it is below 0."""
-        self._large_bytes += nbytes
-        self._hold()
+        if not self._gave_up:
+            self._large_bytes += nbytes
+            self._hold()
 
     def _user(self) -> int | None:
         """The client at the other end."""

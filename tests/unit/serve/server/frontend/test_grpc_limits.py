@@ -225,7 +225,7 @@ def test_calls_that_do_nothing_count_by_their_number():
                 [*HEADERS[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *HEADERS[3:]]
             )
         connection.data_received(client.data_to_send())
-        assert server.holdings.total == 10 * grpc_connection.CALL_BYTES
+        assert server.holdings.total == 10 * limits.CALL_BYTES
         connection.connection_lost(None)
         assert server.holdings.total == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import struct
@@ -92,6 +93,46 @@ def test_clients_have_no_more_waiting_than_they_may_hold(asks):
         for _ in range(4):
             await asyncio.sleep(0)
         assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("peers", ["one", "several"])
+def test_what_a_client_gave_up_is_held_no_more(peers):
+    """Else its place would be taken from another client, or from itself once more."""
+
+    async def run():
+        failures = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        service = Service(TEXTS)
+        service.unpacking = Waiting()
+        server = HttpServer(service, Limits(request_bytes=2 * MIB))
+        clients = [connect(service, server) for _ in range(9)]
+
+        async def ask(number, count):
+            connection, _ = clients[number]
+            connection.peer = str(number) if peers == "several" else "one"
+            body, length = texts(count)
+            connection.data_received(post("/v2/models/texts/infer", body, f"Inference-Header-Content-Length: {length}"))
+            await asyncio.sleep(0)  # for the task to begin
+
+        await ask(0, 500)
+        await ask(0, 500)
+        await asyncio.sleep(0.05)  # so it stays the costliest
+        for number in range(1, len(clients)):
+            await ask(number, 1000)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        answered = [[status for status, _, _ in replies(transport.written)] for _, transport in clients]
+        assert answered == [[503, 503], *[[]] * 8]
+        assert server.holdings.evicted == 1
+        for connection, _ in clients:
+            connection.connection_lost(None)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert server.holdings.total == 0
+        gc.collect()  # a task that nobody asks tells of its failure when it goes
+        assert not failures
 
     asyncio.run(run())
 
