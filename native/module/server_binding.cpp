@@ -52,6 +52,7 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     take(given, "epoch_min", options.residency.epoch_min);
     take(given, "max_wait", options.residency.max_wait);
     take(given, "claim_grace", options.claim_grace);
+    options.residency.slow = options.claim_grace;
     take(given, "lost_rounds", options.lost_rounds);
     take(given, "refuse_files", options.refuse_files);
     if (!(options.residency.overhead > 0 && options.residency.overhead < 1))

@@ -108,7 +108,7 @@ void Server::take_up(Device& device, Attachment& a, const Message& message, cons
     if (before) {
         a.contexts = before->contexts;
         a.unconfirmed = before->unconfirmed;
-        a.said = before->said;
+        a.presumed = before->presumed;
     }
     a.may_adopt = before || a.client->started <= begun_;
     a.page->contexts = a.contexts;

@@ -133,7 +133,7 @@ struct Attachment {
     Claim claim;              // as it was last read
     Unconfirmed unconfirmed;  // of what it says that it holds
     Unconfirmed hidden;       // what the driver says that it holds besides
-    Unconfirmed said;         // of what it says that it had before this daemon, and does not obey
+    Unconfirmed presumed;     // of what it may have that can move: Residency::only_presumed()
     uint64_t confirmed = 0;   // of what it says that it holds: what the driver had of it when it was last asked
     uint64_t beyond = 0;      // ... of the rest: what is more than its group may have
     bool may_adopt = false;   // it may have had memory that moves before it came
@@ -220,7 +220,7 @@ struct Absent {
     uint64_t untracked_before = 0;              // as it was noted then
     std::shared_ptr<const Noted> noted = {};    // by one that was killed; its ledger's
     Unconfirmed unconfirmed = {};               // of `has.fixed`
-    Unconfirmed said = {};                      // as Attachment::said
+    Unconfirmed presumed = {};                  // as Attachment::presumed
     bool is_looked_at = false;                  // it was asked about, and nothing has come of that yet
 };
 

@@ -239,9 +239,9 @@ void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const
     device.confirms = true;
     std::sort(theirs.begin(), theirs.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
     uint64_t left = bytes;
-    const auto look_at_said = [&](ClientId client, Unconfirmed& said) {
-        said.look(device.residency.only_said(client), left, false, options_.claim_grace, now);
-        if (said.bytes() > 0) device.residency.refute(client, left);
+    const auto look_at_presumed = [&](ClientId client, Unconfirmed& presumed) {
+        presumed.look(device.residency.only_presumed(client), left, false, options_.claim_grace, now);
+        if (presumed.bytes() > 0) device.residency.refute(client, left, now);
     };
     for (Attachment* a : theirs) {
         const Claim claim = claim_of(*a);
@@ -250,13 +250,13 @@ void Server::check_claims(Device& device, std::vector<Attachment*> theirs, const
         a->unconfirmed.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
         // And the other way round: memory that it does not say it has is there nevertheless.
         const uint64_t counted = arbiter::plus(claim.fixed, device.residency.committed(a->id));
-        look_at_said(a->id, a->said);
+        look_at_presumed(a->id, a->presumed);
         const bool last = a == theirs.back();
         a->hidden.look(last ? left : std::min(left, counted), counted, false, options_.claim_grace, now);
         left -= std::min(left, claimed);
     }
     for (Absent* each : left_behind) {
-        look_at_said(each->residency, each->said);
+        look_at_presumed(each->residency, each->presumed);
         each->unconfirmed.look(each->has.fixed, left, false, options_.claim_grace, now);
         found.push_back({.client = each->residency,
                          .moves = false,

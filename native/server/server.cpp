@@ -360,7 +360,7 @@ void Server::drop(Client& client, const char* why) {
                    contexts, attachment->id, has, std::move(attachment->slot)})
                 .second;
         absent.unconfirmed = attachment->unconfirmed;
-        absent.said = attachment->said;
+        absent.presumed = attachment->presumed;
         device->attachments.erase(attachment->id);
         settle_residency(*device, now);
         apply(*device, now);

@@ -19,7 +19,7 @@ void Residency::settle(Nanoseconds now) {
     drop_what_no_longer_fits(now);
     let_in(now);
     keep_what_fits();
-    publish();
+    publish(now);
 }
 
 void Residency::refresh() const {
@@ -131,6 +131,7 @@ void Residency::enter(Member& member, Nanoseconds now) {
     member.entered = member.epoch = member.idle_since = now;
     member.complete = member.mapped >= member.movable && member.committed >= member.movable;
     member.entry_bytes = minus(member.movable, member.mapped);
+    offer(member, now);
 }
 
 // Growth, or a limit that fell: who came last gives way.
@@ -193,8 +194,8 @@ Nanoseconds Residency::may_go_at(const Member& member, const Demand& wanted, Nan
         const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
         return member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover));
     }
-    if (!member.complete) return member.entered + p_.stuck;
-    return member.epoch + epoch_length(member, wanted);
+    const Nanoseconds at = member.complete ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
+    return has_room(member) ? std::min(at, member.got_on + p_.slow) : at;
 }
 
 // ... to this one. A pinned client that comes back from being idle does not wait for an epoch to end; but the
@@ -361,6 +362,21 @@ void Residency::keep_what_fits() {
     }
 }
 
+// Others left for it, so it has to come, whatever it says: each tenth in its time.
+bool Residency::has_room(const Member& m) {
+    return m.mapped < std::min(m.allowed, m.movable);
+}
+
+void Residency::offer(Member& m, Nanoseconds now) {
+    m.filled = m.mapped;
+    m.tenth = std::max<uint64_t>(minus(m.allowed, m.mapped) / 10, 1);
+    m.got_on = now;
+}
+
+bool Residency::gets_on(const Member& m, Nanoseconds now) const {
+    return now < m.got_on + p_.slow;
+}
+
 void Residency::commit(Member& m) {
     const uint64_t least = std::max(m.allowed, m.mapped);
     const bool obeys = m.seen == m.number;
@@ -404,7 +420,7 @@ void Residency::order(ClientId client, Member& m, uint64_t allowed) {
     orders_.push_back({client, allowed, m.number});
 }
 
-void Residency::publish() {
+void Residency::publish(Nanoseconds now) {
     for_all_sums([](Sums& sums) { sums.committed = sums.coming = sums.ahead = 0; });
     for (auto& [id, m] : members_) count(m, false);
     for (auto& [id, m] : members_) {
@@ -443,7 +459,10 @@ void Residency::publish() {
             }
             allowed = std::min(allowed, free);
         }
-        if (allowed > m->allowed) order(id, *m, allowed);
+        if (allowed > m->allowed) {
+            order(id, *m, allowed);
+            offer(*m, now);
+        }
         discount(*m);
         count(*m, true);
     }

@@ -82,6 +82,7 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     m.committed = std::min(bytes, new_here ? m.mapped : std::max(m.committed, m.mapped));
     if (new_here) m.allowed = m.committed;
     m.complete = m.mapped == m.movable;
+    offer(m, now);
     m.said_at = ++m.number;
     orders_.push_back({client, m.allowed, m.number});  // also if it is never changed: it waits for a first one
     settle(now);
@@ -98,6 +99,7 @@ void Residency::expect(ClientId client, GroupId group, uint64_t fixed, uint64_t 
     m.granted = std::min(movable, may_be_granted(m));
     stale_ = true;
     m.mapped = m.committed = m.allowed = std::min(mapped, movable);
+    offer(m, now);
     m.said_at = m.number;
     m.turn = ++turn_;
     m.idle_since = now;
@@ -126,18 +128,20 @@ void Residency::come_back(ClientId before, ClientId client, GroupId group, Nanos
     settle(now);
 }
 
-uint64_t Residency::only_said(ClientId client) const {
+uint64_t Residency::only_presumed(ClientId client) const {
     const auto found = members_.find(client);
     if (found == members_.end()) return 0;
     const Member& m = found->second;
-    return m.said_at && (m.gone || m.seen != m.number) ? m.committed : 0;
+    return m.gone || m.seen != m.number || (!m.said_at && has_room(m)) ? m.committed : 0;
 }
 
-void Residency::refute(ClientId client, uint64_t confirmed) {
+void Residency::refute(ClientId client, uint64_t confirmed, Nanoseconds now) {
     const auto found = members_.find(client);
-    if (found == members_.end() || !found->second.said_at) return;
-    found->second.refuted = true;
-    found->second.mapped = std::min(found->second.mapped, confirmed);
+    if (found == members_.end() || confirmed >= found->second.committed) return;
+    Member& m = found->second;
+    if (!m.said_at && gets_on(m, now)) return;  // the driver's word may be older than what it has done by now
+    m.refuted = true;
+    m.mapped = std::min(m.mapped, confirmed);
     stale_ = true;
 }
 
@@ -173,6 +177,10 @@ bool Residency::note(ClientId client, uint64_t mapped, uint32_t seen, bool compl
     if (m.mapped == mapped && m.seen == seen && m.complete == complete) return false;
     m.mapped = mapped;
     m.seen = seen;
+    if (mapped >= plus(m.filled, m.tenth)) {
+        m.filled = mapped;
+        m.got_on = now;
+    }
     const bool arrived = complete && !m.complete;
     m.complete = complete;
     if (arrived && m.in) {

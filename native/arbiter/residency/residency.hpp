@@ -34,6 +34,7 @@ struct ResidencyParameters {
     Nanoseconds max_wait = 5'000'000'000;  // longest wait for the epochs of others
     Nanoseconds idle = 50'000'000;         // a resident idle for this long, or for two hand-overs, may have to go
     Nanoseconds stuck = 30'000'000'000;    // one that does not arrive within this is not waited for
+    Nanoseconds slow = 3'000'000'000;      // ... nor one that has room and fills no tenth of it within this
     Nanoseconds answer = 1'000'000'000;    // one that does not say within this that it is there is passed by
     Nanoseconds hesitates = 250'000'000;   // ... and if not within this, those behind it are asked as well
     double bytes_per_ns = 25.0;            // before anything was measured
@@ -94,11 +95,12 @@ class Residency {
     void bind_expected();
     // It comes, as `client`.
     void come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now);
-    // What one that does not obey only says that it has on the device, from before this daemon; 0: nothing. The
-    // driver has less of it, and no more than `confirmed`: from the next tick() on orders bind it at once, and the
-    // rest binds nobody. There may be a thousand of them at once.
-    uint64_t only_said(ClientId client) const;
-    void refute(ClientId client, uint64_t confirmed);
+    // What one may have on the device for all that is known, and has perhaps not: it says that it had it before this
+    // daemon, or was allowed it and has not filled it, or does not obey. 0: nothing. The driver has less of it, and
+    // no more than `confirmed`: from the next tick() on orders bind it at once, and the rest binds nobody, unless it
+    // was allowed that just now. There may be a thousand of them at once.
+    uint64_t only_presumed(ClientId client) const;
+    void refute(ClientId client, uint64_t confirmed, Nanoseconds now);
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
@@ -163,6 +165,9 @@ class Residency {
         uint64_t allowed = 0;    // as last ordered
         uint64_t committed = 0;  // the most it may hold now
         uint64_t mapped = 0;     // as it says
+        // Since it was allowed more: what it had when it last had a tenth of that more, and when that was.
+        uint64_t filled = 0, tenth = 1;
+        Nanoseconds got_on = 0;
         uint32_t number = 0, seen = 0;
         std::optional<uint32_t> said_at;  // `number` when it said what it had: what it holds may be no more than that
         bool refuted = false;             // ... and the driver has less, and it does not obey
@@ -235,7 +240,7 @@ class Residency {
     void drop_what_no_longer_fits(Nanoseconds now);
     void let_in(Nanoseconds now);
     void keep_what_fits();
-    void publish();
+    void publish(Nanoseconds now);
 
     static uint64_t room(const Scope& scope, const Member* asks = nullptr);  // for movable memory
     bool fits(const Member& member, const Leaving& without) const;           // with everybody in but those
@@ -260,6 +265,9 @@ class Residency {
     void set_in(Member& member, bool in);
     void put_out(Member& member, Nanoseconds now);
     void enter(Member& member, Nanoseconds now);
+    static bool has_room(const Member& member);  // more than it fills
+    static void offer(Member& member, Nanoseconds now);
+    bool gets_on(const Member& member, Nanoseconds now) const;
     void commit(Member& member);
     void order(ClientId client, Member& member, uint64_t allowed);
     static uint64_t coming(const Member& member);

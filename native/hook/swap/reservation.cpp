@@ -97,9 +97,12 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, C
     r->id = next_id.fetch_add(1);
     CUresult result = reserve_chunks(space, *r);
     if (result == CUDA_SUCCESS) {
-        space.adopt_order();
         const bool open = !space.gate.closed();
         for (auto& chunk : r->chunks) {
+            // One that is stopped here for long goes on with what it is allowed by then, and the daemon sees that it
+            // gets on.
+            space.adopt_order();
+            space.publish();
             if (space.mapped + chunk->bytes > space.limit) break;  // the mover brings it when there is room
             result = bring(space, *chunk);
             if (result != CUDA_SUCCESS) break;

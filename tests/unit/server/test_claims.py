@@ -227,6 +227,53 @@ def test_no_word_in_its_page_stops_the_accounting_of_others(serve: Callable[...,
     assert [s.groups()[name]["memory_used"] for name in ("liar", "other")] == [GIB, 2 * GIB]
 
 
+# --- room that others left for a client which does not fill it ------------------------------------------------------
+
+
+class Turns:
+    """The victim works, and a liar has just been given the place of its memory, of which it fills nothing."""
+
+    def __init__(self, scene: Scene, liar: RawClient) -> None:
+        self.scene, self.liar = scene, liar
+        scene.victim.send(wire.REQUEST)
+        liar.residency.put("away", 1, size=4)
+        admits(liar, 6 * GIB, 1)
+        liar.send(wire.REQUEST)
+        wire.eventually(lambda: (self.goes_on(obeys=True), liar.residency.get("allowed") == 6 * GIB)[1])
+
+    def goes_on(self, *, obeys: bool) -> bool:
+        """Whether the victim has its memory, with which it does as it is told."""
+        victim = self.scene.victim
+        allowed = victim.residency.get("allowed")
+        victim.residency.put("mapped", allowed)
+        victim.residency.put("away", int(allowed < 6 * GIB), size=4)
+        self.scene.obey(victim)
+        if obeys:
+            self.scene.obey(self.liar)
+        process = self.liar.process
+        held: list[tuple[int, int | None, tuple[int, int, int] | None]] = [(os.getpid(), allowed, None)]
+        if process is not None:
+            held.append((process.pid, None, (0, 0, 0)))  # the driver lists no process that holds nothing
+        self.scene.served.server.set_memory_of_processes(DEVICE, held)
+        time.sleep(0.001)
+        return allowed == 6 * GIB
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_room_that_is_not_filled_is_given_back(scene: Scene, obeys: bool) -> None:
+    turns = Turns(scene, scene.liar)
+    assert not scene.is_in()
+    wire.eventually(lambda: turns.goes_on(obeys=obeys))
+
+
+def test_room_that_is_not_filled_is_nobodys_when_the_client_has_left(scene: Scene) -> None:
+    liar = RawClient(scene.served.path, "another", own_process=True).attach()
+    turns = Turns(scene, liar)
+    liar.close()
+    wire.eventually(lambda: scene.served.groups()["another"]["awaited"])
+    wire.eventually(lambda: turns.goes_on(obeys=False))
+
+
 # --- a group with a limit ------------------------------------------------------------------------------------------
 
 
