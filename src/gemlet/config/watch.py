@@ -10,7 +10,8 @@ the directory that holds it. An editor's rename, a ConfigMap's swap, a deletion 
 a name. The file itself is watched too, because one that is bind-mounted into a container changes under another name.
 
 A program that writes in place is seen twice, when it writes and when it closes. What it has written before it closes
-may be half a file, so the first is given more time to settle. What another machine writes on a network file system is
+may be half a file that is valid, without the limits that are yet to come, so it is waited for: for seconds, since it
+may never close. What another machine writes on a network file system is
 not seen by inotify at all.
 """
 
@@ -21,16 +22,17 @@ import ctypes
 import errno
 import logging
 import os
+import stat
 import struct
 from enum import Enum
 from typing import Self
 
 from gemlet.errors import ConfigError
 
-# Seconds without a further event before a change is reported. Together they keep it below 50 ms.
-SETTLED = 0.010  # after an event that leaves a whole file: close, rename, deletion
-WRITING = 0.025  # after a write that has not been followed by a close
+# Seconds before a change is reported. The first and the second keep it below 50 ms from a close or a rename on.
+SETTLED = 0.010  # without a further event, after one that leaves a whole file: close, rename, deletion
 LONGEST = 0.040  # after the first event, whatever else happens: somebody may write all the time
+UNCLOSED = 5.0  # after the first event, if what has been written has not been closed
 
 AGAIN = 5.0  # after which a place that could not be watched is tried again: the user's other programs had all watches
 
@@ -80,7 +82,7 @@ class Changes:
         self._path = os.path.abspath(path)  # noqa: PTH100  (resolve() would follow the links that are watched)
         self._names: dict[int, set[bytes]] = {}  # by watch: names of interest in that directory, b"" for itself
         self._due: float | None = None  # when to report the changes seen, on the loop's clock
-        self._latest: float | None = None
+        self._first: float | None = None  # when the first of them was seen
         self._follow_at: float | None = None  # for the kernel had no watch left
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
@@ -118,7 +120,7 @@ class Changes:
             self._take_events(loop.time())
             if self._follow_at is not None and loop.time() >= self._follow_at and self._follow_if_possible(loop.time()):
                 self._due = loop.time()  # nobody saw what happened meanwhile
-        self._due = self._latest = None
+        self._due = self._first = None
         return Change.WRITTEN if os.path.exists(self._path) else Change.GONE  # noqa: PTH110, ASYNC240
 
     async def _readable(self, until: float | None) -> None:
@@ -152,12 +154,24 @@ class Changes:
             if mask & (_IN_MODIFY | _IN_CLOSE_WRITE | _IN_ATTRIB):
                 settled = not mask & _IN_MODIFY
             else:
-                settled = structural = True
+                structural = True
+                settled = not (mask & _IN_CREATE and self._is_being_made(name))
         if relevant:
-            self._latest = self._latest or now + LONGEST
-            self._due = min(now + (SETTLED if settled else WRITING), self._latest)
+            self._first = self._first or now
+            self._due = min(now + SETTLED, self._first + LONGEST) if settled else self._first + UNCLOSED
         if structural:
             self._follow_if_possible(now)
+
+    def _is_being_made(self, name: bytes) -> bool:
+        """Whether a name that has come is that of a file which somebody is going to write to and close; of a link
+        nothing more is to be heard."""
+        if name != os.path.basename(os.fsencode(self._path)):  # noqa: PTH119
+            return False
+        try:
+            status = os.lstat(self._path)
+        except OSError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
     def _follow_if_possible(self, now: float) -> bool:
         """Whether the kernel gives the watches; if not, they are asked for again."""

@@ -66,7 +66,11 @@ def file(tmp_path: Path) -> Path:
         pytest.param(lambda file: file.chmod(0o600), Change.WRITTEN, id="made readable"),
     ],
 )
-def test_one_act_is_one_change(file: Path, act: Callable[[Path], object], change: Change) -> None:
+def test_one_act_is_one_change(
+    file: Path, act: Callable[[Path], object], change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "UNCLOSED", 0.025)  # truncate(2) closes nothing
+
     async def scenario() -> None:
         with changes(file) as watcher:
             act(file)
@@ -217,7 +221,9 @@ def test_many_writes_are_one_change(file: Path) -> None:
     run(scenario)
 
 
-def test_a_file_that_is_written_all_the_time_is_still_reported(file: Path) -> None:
+def test_a_file_that_is_written_all_the_time_is_still_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "UNCLOSED", 0.1)
+
     async def scenario() -> None:
         async def write() -> None:
             with file.open("w") as stream:
@@ -248,27 +254,56 @@ def test_slow_writer_that_closes_is_not_read_half_way(file: Path) -> None:
     run(scenario)
 
 
-def test_a_write_without_a_close_is_reported_within_50_ms(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long it waits is what it asks the loop for: how late the loop is, is the machine's."""
+def test_what_is_not_closed_is_waited_for_and_what_is_closed_is_reported_within_50_ms(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long it waits is what it asks the loop for: how late the loop is, is the machine's.
+
+    The half of a file may be a valid one, and memory had no limit until the writer had come to it.
+    """
 
     async def scenario() -> None:
-        waits = []
+        waits: list[float] = []
+        begin = 0.0
         loop = asyncio.get_running_loop()
         call_at = loop.call_at
 
         def noted(when: float, *arguments: Any, **more: Any) -> asyncio.TimerHandle:
-            if when < begin + PATIENCE / 2:  # not the patience of this test
-                waits.append(when - begin)
+            waits.append(when - begin)
             return call_at(when, *arguments, **more)
 
-        with changes(file) as watcher, file.open("a") as stream:
-            stream.write("x")
-            stream.flush()
-            watcher._take_events(begin := loop.time())
+        with changes(file) as watcher:
+            with file.open("w") as stream:
+                stream.write("half")
+                stream.flush()
+                watcher._take_events(begin := loop.time())
+                assert watcher._due == begin + watch.UNCLOSED
+                await expect_silence(watcher)
+                stream.write(" and half")
             monkeypatch.setattr(loop, "call_at", noted)
+            watcher._take_events(begin := loop.time())
+            assert await anext(watcher) is Change.WRITTEN
+            assert all(wait < 0.050 for wait in waits)
+
+    run(scenario)
+
+
+def test_a_file_that_is_made_is_waited_for_and_a_link_is_not(file: Path) -> None:
+    async def scenario() -> None:
+        with changes(file) as watcher:
+            kept = file.rename(file.with_name("kept"))
+            await expect(watcher, Change.GONE)
+            with file.open("w"):
+                await expect_silence(watcher)
             await expect(watcher, Change.WRITTEN)
-        assert waits
-        assert max(waits) < 0.050
+            for link in (file.hardlink_to, file.symlink_to):
+                file.unlink()
+                await expect(watcher, Change.GONE)
+                link(kept)
+                watcher._take_events(now := asyncio.get_running_loop().time())
+                assert watcher._due is not None
+                assert watcher._due <= now + watch.SETTLED
+                await expect(watcher, Change.WRITTEN)
 
     run(scenario)
 
