@@ -220,6 +220,38 @@ def test_a_compressed_message_is_in_another_process_in_one_turn(wrong):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_what_a_request_has_beside_its_inputs_waits_as_well(protocol, monkeypatch):
+    """Also where another process read it, and its inputs are no views of it."""
+    name = "a" * 50_000
+
+    async def run():
+        service, admitted = Service(model(slo_ms=1e6)), []
+        monkeypatch.setattr(service.engine.room, "enter", lambda *given, **_: admitted.append(given[2]) or "full")
+        if protocol == "http":
+            connection, transport = connect(service)
+            tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+            connection.data_received(
+                post("/v2/models/echo/infer", json.dumps({"id": name, "inputs": [tensor]}).encode() + b" " * 20_000)
+            )
+            async with asyncio.timeout(60):
+                while not transport.written:  # noqa: ASYNC110  it tells nobody
+                    await asyncio.sleep(0.01)
+        else:
+            request = messages.ModelInferRequest(model_name="echo", id=name)
+            request.inputs.add(name="X", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
+            grpc = Grpc()
+            server = type("Server", (), {"service": service, "unpacking": service.unpacking, "limits": Limits()})
+            server.holdings = Holdings(64 * MIB, asyncio.get_running_loop().time)
+            again = b"\x0a\x04echo"  # the model's name, of which the last one counts
+            Asking(server, grpc, mock.Mock()).take(request.SerializeToString() + again * 4000, b"")
+            await grpc.work
+        assert admitted == [len(name) + 4]
+        service.unpacking.close()
+
+    asyncio.run(run())
+
+
 def test_what_is_checked_elsewhere_is_only_what_bytes_of_texts_say():
     """The size of other tensors is checked where requests are queued."""
     asked = infer_json.decode(
