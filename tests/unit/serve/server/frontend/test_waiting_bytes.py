@@ -137,6 +137,33 @@ def test_what_a_client_gave_up_is_held_no_more(peers):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("lines", [1, 50])
+def test_a_header_that_has_begun_is_held_for_its_client(lines):
+    line = b"A: " + b"a" * (50_000 // lines)
+
+    async def run():
+        server = HttpServer(service := Service(), Limits(request_bytes=50_000))
+        clients = [connect(service, server) for _ in range(12)]
+        for connection, _ in clients:
+            connection.data_received(b"GET /v2 HTTP/1.1\r\n" + b"\r\n".join([line] * lines))
+            while connection._unread:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert server.holdings.total <= server.limits.held_bytes
+        assert server.holdings.total > server.limits.held_bytes // 2
+        left = [(connection, transport) for connection, transport in clients if not transport.closed]
+        assert 2 <= len(left) <= 4
+        for connection, transport in left:
+            connection.data_received(b"\r\n\r\n")
+            async with asyncio.timeout(60):
+                while not transport.written:  # noqa: ASYNC110  it tells nobody
+                    await asyncio.sleep(0)
+        assert {replies(transport.written)[0][0] for _, transport in left} == {200}
+        await asyncio.sleep(0)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
 def test_an_answer_that_was_written_waits_no_more():
     async def run():
         service = Service(model(slo_ms=1e6))
