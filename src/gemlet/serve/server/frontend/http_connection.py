@@ -185,9 +185,10 @@ class Connection(asyncio.Protocol):
         if self.began is None:
             self._begin()
         try:
-            self._request.take(data)
-            many = len(self._exchanges) > limits.FREE_CALLS
-            if self._request.body_bytes or self._held or self._large_bytes or many:
+            request = self._request
+            request.take(data)
+            many = len(self._exchanges) > limits.FREE_CALLS or request.unfinished > READ_BYTES
+            if request.body_bytes or self._held or self._large_bytes or many or request.header_bytes > READ_BYTES:
                 self._hold()
         except Bad as bad:
             self._fail(bad)
@@ -464,6 +465,8 @@ class Connection(asyncio.Protocol):
             return
         held = self._request.body_bytes + self._out_bytes + self._large_bytes + len(self._unread)
         held += CALL_BYTES * max(0, len(self._exchanges) - limits.FREE_CALLS)
+        if not self._request.header_complete:
+            held += self._request.header_bytes + self._request.unfinished
         if self._full_since is not None:
             held += self._transport.get_write_buffer_size()
         if held != self._held:

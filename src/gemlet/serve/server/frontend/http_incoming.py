@@ -12,6 +12,7 @@ from gemlet.serve.server.frontend import limits
 if TYPE_CHECKING:
     from gemlet.serve.server.frontend.large_body import LargeBody
 
+ENCODING_BYTES = 256
 TRACE_BYTES = 64  # of a traceparent, which has 55
 
 
@@ -67,7 +68,7 @@ class Incoming:
         self.content_length = 0
         self.body: bytes | bytearray | LargeBody = b""
         self.body_bytes = 0
-        self._header_bytes = 0
+        self.header_bytes = 0
         self._transfer = b""  # encoding
         self._most = limits.CONTROL_BYTES
 
@@ -109,7 +110,7 @@ class Incoming:
 
     def _without_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
         """The head of the request, whose headers are known already, as one that the parser reads a body after."""
-        url, self.url, self._header_bytes, self.expects = self.url, b"", 0, False
+        url, self.url, self.header_bytes, self.expects = self.url, b"", 0, False
         length = b"Content-Length: %d" % self.content_length
         if self._transfer:
             length = b"Transfer-Encoding: " + self._transfer  # which may be one that the parser refuses
@@ -145,7 +146,7 @@ class Incoming:
         elif name == b"sec-fetch-site":
             self.site = value
         elif name == b"content-encoding":
-            self.encoding = value.strip().lower()
+            self.encoding = value[:ENCODING_BYTES].strip().lower()
         elif name == b"traceparent":
             self.trace = value[:TRACE_BYTES]
         elif name == b"expect":
@@ -157,6 +158,7 @@ class Incoming:
             raise Bad(414, f"the address has {len(self.url)} bytes: expected at most {limits.URL_BYTES}")
         if self._connection is not None:
             self._most = self._connection.admit()
+        self.authorization = self.origin = self.site = b""  # which may be long, and the body may take its time
 
     def on_body(self, body: bytes) -> None:
         self.unfinished = 0
@@ -179,6 +181,6 @@ class Incoming:
             self._connection.complete()
 
     def _count(self, nbytes: int) -> None:
-        self._header_bytes += nbytes
-        if self._header_bytes > limits.HEADER_BYTES:
+        self.header_bytes += nbytes
+        if self.header_bytes > limits.HEADER_BYTES:
             raise Bad(431, f"the header has more than {limits.HEADER_BYTES} bytes")

@@ -137,6 +137,33 @@ def test_what_a_client_gave_up_is_held_no_more(peers):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("lines", [1, 50])
+def test_a_header_that_has_begun_is_held_for_its_client(lines):
+    line = b"A: " + b"a" * (50_000 // lines)
+
+    async def run():
+        server = HttpServer(service := Service(), Limits(request_bytes=50_000))
+        clients = [connect(service, server) for _ in range(12)]
+        for connection, _ in clients:
+            connection.data_received(b"GET /v2 HTTP/1.1\r\n" + b"\r\n".join([line] * lines))
+            while connection._unread:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert server.holdings.total <= server.limits.held_bytes
+        assert server.holdings.total > server.limits.held_bytes // 2
+        left = [(connection, transport) for connection, transport in clients if not transport.closed]
+        assert 2 <= len(left) <= 4
+        for connection, transport in left:
+            connection.data_received(b"\r\n\r\n")
+            async with asyncio.timeout(60):
+                while not transport.written:  # noqa: ASYNC110  it tells nobody
+                    await asyncio.sleep(0)
+        assert {replies(transport.written)[0][0] for _, transport in left} == {200}
+        await asyncio.sleep(0)
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
 def test_an_answer_that_was_written_waits_no_more():
     async def run():
         service = Service(model(slo_ms=1e6))
@@ -215,6 +242,38 @@ def test_a_compressed_message_is_in_another_process_in_one_turn(wrong):
         else:
             answer = messages.ModelInferResponse.FromString(answers[0])
             assert answer.raw_output_contents == request.raw_input_contents
+        service.unpacking.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_what_a_request_has_beside_its_inputs_waits_as_well(protocol, monkeypatch):
+    """Also where another process read it, and its inputs are no views of it."""
+    name = "a" * 50_000
+
+    async def run():
+        service, admitted = Service(model(slo_ms=1e6)), []
+        monkeypatch.setattr(service.engine.room, "enter", lambda *given, **_: admitted.append(given[2]) or "full")
+        if protocol == "http":
+            connection, transport = connect(service)
+            tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+            connection.data_received(
+                post("/v2/models/echo/infer", json.dumps({"id": name, "inputs": [tensor]}).encode() + b" " * 20_000)
+            )
+            async with asyncio.timeout(60):
+                while not transport.written:  # noqa: ASYNC110  it tells nobody
+                    await asyncio.sleep(0.01)
+        else:
+            request = messages.ModelInferRequest(model_name="echo", id=name)
+            request.inputs.add(name="X", datatype="FP32", shape=[1, 1]).contents.fp32_contents.append(1)
+            grpc = Grpc()
+            server = type("Server", (), {"service": service, "unpacking": service.unpacking, "limits": Limits()})
+            server.holdings = Holdings(64 * MIB, asyncio.get_running_loop().time)
+            again = b"\x0a\x04echo"  # the model's name, of which the last one counts
+            Asking(server, grpc, mock.Mock()).take(request.SerializeToString() + again * 4000, b"")
+            await grpc.work
+        assert admitted == [len(name) + 4]
         service.unpacking.close()
 
     asyncio.run(run())
