@@ -15,6 +15,9 @@ namespace {
 
 // How late the news may be that a client was faster than the order to take its parked token away.
 constexpr Nanoseconds kTakeRace = 1'000'000;
+// How long a group that was removed still counts, and how many such groups.
+constexpr Nanoseconds kRemembered = 1'000'000'000;
+constexpr std::ptrdiff_t kMostRemembered = 128;
 
 void check(const GroupSpec& spec) {
     const auto refuse = [&](const char* why) { throw std::invalid_argument("group '" + spec.name + "': " + why); };
@@ -64,8 +67,33 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
     }
     leases.charge(clock);
     expire(clock);
+    forget_removed();
     if (clock >= observe_at && !observing()) observe_at = clock + p.observe;
     return clock;
+}
+
+void Arbiter::State::forget(Members& group) {
+    leases.forget(&group);
+    std::erase(everyone, &group);
+    demand_changed = true;
+    groups[group.slot].reset();
+}
+
+// What a group is ahead of its share is owed to the others, also once it is gone: else a user whose groups come and
+// go would owe nothing, ever. Of too many those go first that have used least.
+void Arbiter::State::forget_removed() {
+    std::ptrdiff_t remembered = 0;
+    Members* least = nullptr;
+    for (const auto& group : groups) {
+        if (!group || group->removed == kNever) continue;
+        if (clock - group->removed >= kRemembered) {
+            forget(*group);
+            continue;
+        }
+        ++remembered;
+        if (!least || group->used < least->used) least = group.get();
+    }
+    if (remembered > kMostRemembered) forget(*least);
 }
 
 // Only an event before which all who run have said what they did: to look at any other would be to find that time has
@@ -202,6 +230,11 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
     for (const auto& group : s.groups) {
         if (!group || group->spec.name != spec.name) continue;
         group->spec = spec;
+        if (std::exchange(group->removed, kNever) != kNever) {  // for those who see it, it is another one
+            s.groups_by_id.emplace(group->id, group.get());
+            group->before = group->used;
+            group->throttled = 0;
+        }
         s.policy->changed(*group, now);
         s.keep_rights(*group, now);
         for (Client* client : group->members) s.pin(*client);
@@ -234,10 +267,11 @@ void Arbiter::remove_group(GroupId id, Nanoseconds now) {
         return;
     }
     if (!group->members.empty()) throw std::invalid_argument("group '" + group->spec.name + "' still has clients");
-    s.leases.forget(group);
-    std::erase(s.everyone, group);
     s.groups_by_id.erase(id);
-    s.groups[group->slot].reset();
+    if (group->used > 0)
+        group->removed = s.clock;
+    else
+        s.forget(*group);
     s.demand_changed = true;
     ++s.changes;
     s.settle(now);
@@ -432,9 +466,9 @@ std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
     now = std::max(s.clock, now);
     std::vector<GroupUsage> result;
     for (const auto& group : s.groups) {
-        if (!group) continue;
+        if (!group || group->removed != kNever) continue;
         uint32_t holding = 0;
-        Nanoseconds used = group->used;
+        Nanoseconds used = group->used - group->before;
         for (const Lease& lease : s.leases.all()) {
             if (lease.group != group.get() || !lease.runs()) continue;
             ++holding;

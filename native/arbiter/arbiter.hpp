@@ -136,6 +136,7 @@ struct Attendance {
     bool waits_for_peer = false;   // ... and has not stopped in time: what it has submitted waits there
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
+    bool owes = false;             // ... or waits for too long, for its minimum
     Nanoseconds work = 0;          // completed by its clients here, by their own account
     uint64_t launches = 0;         // submitted by them, likewise
     Nanoseconds moved = 0;         // when a turn of theirs stopped or drained last

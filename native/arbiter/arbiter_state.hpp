@@ -58,6 +58,8 @@ struct Arbiter::State {
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
     Nanoseconds begin_told(Nanoseconds now);
+    void forget(Members& group);
+    void forget_removed();
     void settle(Nanoseconds now);
     void expire(Nanoseconds now);
     void update_demand(Nanoseconds now);

@@ -71,6 +71,8 @@ struct Client {
 
 struct Members : Group {
     std::vector<Client*> members;
+    Nanoseconds removed = kNever;  // since then only what it used counts
+    Nanoseconds before = 0;        // used until it was removed last; it is another one since
     // Where a client starts when it comes, or comes back: level with the least used of the present ones. Never less
     // than before, so a client has no debt for what it used while no other was there.
     Nanoseconds level = 0;

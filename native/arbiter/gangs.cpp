@@ -128,12 +128,28 @@ void Gangs::over(Gang& gang, Nanoseconds now) {
     plan_anew_ |= std::exchange(gang.cuts, false);
 }
 
+// A slot ends for one in no gang that comes back from a pause and has waited for slots for too long for its minimum,
+// unless the gang has had less than its own. What it pauses for it does not save up, so the time that slots leave may
+// never come while it wants it.
+void Gangs::pay(Gang& gang, Nanoseconds now) {
+    if (gang.spec.min > 0.0 && gang.had_slots.share(now) < gang.spec.min) return;
+    for (const Member& member : gang.members) {
+        if (!member.seen.owes) continue;
+        Device& device = devices_[member.device];
+        device.owed = true;
+        device.credit = std::max(device.credit, device.share * static_cast<double>(p_.cycle_max));
+        gang.until = std::min(gang.until, now + p_.quantum_min);
+        gang.cuts = true;
+    }
+}
+
 void Gangs::end_slots(Nanoseconds now) {
     for (Gang& gang : gangs_) {
         if (gang.phase == Gang::Phase::kIn) {
             const bool met = std::any_of(gang.members.begin(), gang.members.end(),
                                          [](const Member& member) { return member.seen.met; });
             if (gang.fills && met) gang.until = std::min(gang.until, now + p_.quantum_min);
+            if (!gang.fills) pay(gang, now);
             if (gang.until == kNever && !alone(gang)) gang.until = now + p_.quantum_min;
             if (!gang.claims) {
                 plan_anew_ |= !gang.fills;

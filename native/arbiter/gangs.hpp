@@ -103,6 +103,7 @@ class Gangs {
     void look(Nanoseconds now);
     void account(Nanoseconds now);
     void account(Device& device, bool is_free, double time) const;
+    void pay(Gang& gang, Nanoseconds now);  // those in no gang that it keeps from their minimum
     void end_slots(Nanoseconds now);
     void interrupt(Nanoseconds now);
     void plan(Nanoseconds now);

@@ -148,7 +148,7 @@ void Arbiter::attend(Nanoseconds now) {
         if (!lease.runs() || s.waits_for_peer(lease, now)) lease.client->at_rest = false;
         s.attend(lease, now);
     }
-    Rivals lately, free_lately, free;  // those that ran or waited of late, in no gang with slots, do so now
+    Rivals lately, free_lately, free, owed;  // those that ran or waited of late, in no gang with slots, do so now
     for (const auto& [id, client] : s.clients) {
         client->lately = client->active || (client->active_at > 0 && now - client->active_at <= kLately);
         if (!client->lately) continue;
@@ -156,6 +156,7 @@ void Arbiter::attend(Nanoseconds now) {
         if (client->group->planned > 0.0) continue;
         free_lately.add(*client);
         if (client->active) free.add(*client);
+        if (client->waiting && s.policy->owed(*client->group, now)) owed.add(*client);
     }
     for (const auto& [id, client] : s.clients) {
         Attendance& a = client->group->attendance;
@@ -166,6 +167,7 @@ void Arbiter::attend(Nanoseconds now) {
         a.at_rest += client->lately && client->at_rest;
         a.ended |= s.reservation.gang == a.group && !s.reservation.over && s.ended(*client);
         a.met |= free.has_one_against(*client, client->why());
+        a.owes |= owed.has_one_against(*client, client->why());
         a.met_lately |= free_lately.has_one_against(*client, client->why());
         if (!client->lately) continue;
         a.exclusive |= client->standing.exclusive();

@@ -67,6 +67,9 @@ class Fair final : public Policy {
     bool hurries(const Group& group, const Groups& others, Nanoseconds now) override {
         return in_hurry(group) && !takes_a_minimum(group, others, now);
     }
+    bool owed(const Group& group, Nanoseconds now) const override {
+        return group.waiting > 0 && short_of_minimum(group, now) && is_owed(group, now);
+    }
     bool behind(const Group& group) const override {
         return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);
     }

@@ -81,6 +81,9 @@ class Policy {
     virtual bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) { return false; }
     // Whether `group`, which waits beside `others`, would end at once the turns of those that it may interrupt.
     virtual bool hurries(const Group& group, const Groups& others, Nanoseconds now) { return false; }
+    // Whether it waits, has less than its minimum, and has waited for others for so long of late that their turn
+    // should end for it.
+    virtual bool owed(const Group& group, Nanoseconds now) const { return false; }
     virtual void turns_begin(const Groups& all, Nanoseconds now) {}  // who co-ran so far takes turns from now on
     virtual void switch_cost(Nanoseconds cost) {}                    // of a hand-over, from now on
     virtual bool by_arrival() const {

@@ -167,6 +167,11 @@ class Engine:
         self._groups[spec.name] = self.arbiter.set_group(spec.name, self.now, **fields)
         self.act()
 
+    def remove_group(self, name: str) -> None:
+        """Removes a group without clients at the present moment."""
+        self.arbiter.remove_group(self._groups.pop(name), self.now)
+        self.act()
+
     def at(self, time: int, do: Callable[[], None]) -> None:
         """``do`` at ``time`` of the virtual clock."""
         self._timeline.at(time, do)

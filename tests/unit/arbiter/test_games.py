@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from gemlet.model import GroupSpec
+from gemlet.model import GroupSpec, Priority
 from gemlet.simulate.engine import Engine, run_alone
 from gemlet.simulate.workload import SECOND, ProgramSpec, Workload
 from tests.unit.arbiter.games import Game
@@ -87,3 +89,27 @@ def test_a_program_that_comes_as_looks_do_hides_nothing():
     comes = ProgramSpec(kind="periodic", kernel=20 * US, work=20 * US, rate=100.0)
     shared = Shared(({"min": 0.5}, steps), SATURATING, comes, comes, comes, seconds=4)
     assert min(shared.speeds(0)) >= 0.5
+
+
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize(("period", "present"), [(8, 1), (20, 1), (20, 3), (50, 1)])
+def test_a_minimum_holds_beside_groups_that_come_and_are_removed(period, present, same):
+    """A new one of the class latency goes first and owes nothing; a minimum of 50 % got 1 % of itself, for ever."""
+    groups = ((GroupSpec(name="honest", min=0.5), (SATURATING,)),)
+    workload = Workload(groups=groups, duration=4 * SECOND)
+    engine = Engine(workload)
+    numbers, there = itertools.count(), []
+
+    def come():
+        while len(there) >= present:
+            client, name = there.pop(0)
+            engine.exit(engine.client(client))
+            engine.remove_group(name)
+        name = f"n{next(numbers) % (present if same else 1 << 30)}"
+        engine.set_group(GroupSpec(name=name, priority=Priority.LATENCY))
+        there.append((engine.add(name, SATURATING).number, name))
+        engine.at(engine.now + period * MS, come)
+
+    engine.at(SECOND // 2 + 137 * US, come)
+    alone = run_alone(workload, 0)
+    assert min(engine.run().speeds(0, alone, SECOND, start=SECOND)) >= 0.9 * 0.5

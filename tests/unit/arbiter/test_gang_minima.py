@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.simulate.workload import SECOND
+from gemlet.simulate.workload import MICROSECOND, MILLISECOND, SECOND, ProgramSpec
 from tests.unit.arbiter.gang_host import DDP, FSDP, SATURATING, TENSOR, Jobs
 
+US, MS = MICROSECOND, MILLISECOND
 BOTH, FIRST = (0, 1), (0,)
 BEST_EFFORT = {"priority": "best-effort"}
 
@@ -54,3 +55,30 @@ def test_a_gang_to_which_minima_leave_nothing_does_not_wait_for_ever():
     assert jobs.speed(0, SECOND) > 0
     for number in (1, 2):
         assert jobs.speed(number, SECOND) == pytest.approx(0.5, abs=0.02)
+
+
+def _bursts(work, think):
+    return ProgramSpec(kind="bursty", kernel=30 * US, work=round(work * MS), think=think * MS)
+
+
+@pytest.mark.parametrize(
+    ("work", "think", "least", "floor"),
+    # Of the speed alone, before: 0.23, 0.22, 0.30 and 0.08 in the worst second.
+    [(5, 13, 0.5, 0.5), (5, 2, 0.8, 0.6), (1, 10, 0.8, 0.75), (0.2, 2, 0.5, 0.38)],
+)
+@pytest.mark.parametrize("host", [0, MS])
+def test_one_that_pauses_has_its_minimum_beside_two_gangs(work, think, least, floor, host):
+    """It comes back in the slot of one, and pauses again when the time comes that slots leave to it."""
+    ranks = ProgramSpec(kind="ranks", kernel=50 * US, kernels=40, gap=15 * US, layers=4, collective=200 * US, host=host)
+    jobs = Jobs((ranks, BOTH), (ranks, BOTH), (_bursts(work, think), FIRST, {"min": least}), seconds=4).run()
+    assert min(jobs.speeds(2, start=SECOND)) >= floor
+
+
+@pytest.mark.parametrize(("work", "think"), [(5, 13), (5, 2), (1, 10), (0.2, 2)])
+def test_a_slot_that_ends_for_one_that_pauses_takes_no_gangs_minimum(work, think):
+    ranks = ProgramSpec(kind="ranks", kernel=50 * US, kernels=40, gap=15 * US, layers=4, collective=200 * US, host=0)
+    gangs = (ranks, BOTH, {"min": 0.6}), (ranks, BOTH, {"min": 0.1})
+    jobs = Jobs(*gangs, (_bursts(work, think), FIRST, {"min": 0.3}), seconds=5).run()
+    assert jobs.speed(0, SECOND) >= 0.95 * 0.6
+    assert jobs.speed(1, SECOND) >= 0.95 * 0.1
+    assert min(jobs.speeds(2, start=SECOND)) >= 0.85 * 0.3
