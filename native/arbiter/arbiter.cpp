@@ -82,6 +82,7 @@ void Arbiter::State::forget(Members& group) {
 // What a group is ahead of its share is owed to the others, also once it is gone: else a user whose groups come and
 // go would owe nothing, ever. Of too many those go first that have used least.
 void Arbiter::State::forget_removed() {
+    if (everyone.size() == groups_by_id.size()) return;  // as nearly always
     std::ptrdiff_t remembered = 0;
     Members* least = nullptr;
     for (const auto& group : groups) {
@@ -338,6 +339,7 @@ void Arbiter::request(ClientId id, Nanoseconds now) {
         s.unpark(*client);
         client->unparked_for = 0;
         client->since = now;
+        if (client->came == kNever) s.comes(*client);
         s.recount(*client->group);
     }
     s.settle(now);

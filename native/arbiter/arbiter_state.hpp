@@ -58,6 +58,7 @@ struct Arbiter::State {
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
     Nanoseconds begin_told(Nanoseconds now);
+    void comes(Client& client);
     void forget(Members& group);
     void forget_removed();
     void settle(Nanoseconds now);

@@ -198,7 +198,16 @@ void Contention::make_shared(Client& client, Nanoseconds now) const {
     client.standing.lag = 0.0;
 }
 
-bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
+// Programs that come and go cost somebody its promise before it is known how they use the device, and the next ones
+// begin unknown again. So for a while those that come take turns first; twice as long if it was too short.
+void Contention::presume(Nanoseconds now) {
+    if (presumes(now)) return;
+    const bool again = presumes_for_ > 0 && now - presumes_until_ < presumes_for_;
+    presumes_for_ = again ? std::min(2 * presumes_for_, kSoon * p_.backoff_max) : kSoon * p_.backoff_min;
+    presumes_until_ = now + presumes_for_;
+}
+
+bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) {
     bool changed = false;
     const auto exclude = [&](Party& party, Why why) {
         const Standing& standing = party.client->standing;
@@ -234,6 +243,10 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         if (!in_turns(victim) && !victim.in_slots && (!victim.lease || !victim.beside || victim.client->exclusive()))
             continue;
         if (victim.target <= 0.0 || victim.client->standing.lag < bound(victim) || !victim.peers.behind) continue;
+        if (std::any_of(parties.begin(), parties.end(), [&](const Party& other) {
+                return beside(victim, other) && now - other.client->came < p_.backoff_min;
+            }))
+            presume(now);
         if (victim.goes_first) {
             exclude(victim, Why::kSlowed);
             continue;
@@ -344,10 +357,12 @@ bool Contention::judge(std::vector<Party>& parties, Nanoseconds now) {
     const bool released = !engaged && release(parties, now);
     if (!engaged && !released) return false;
     for (Party& party : parties) {
-        // What changed may help others only. One that lacks something in its turns goes on lacking it, else those who
-        // come, go and change would keep it from ever being found behind.
+        // What changed may help others only. One that lacks something of its minimum, or in its turns, goes on
+        // lacking it, else those who come, go and change would keep it from ever being found behind.
+        const Client& client = *party.client;
         double& lag = party.client->standing.lag;
-        const bool goes_on = party.client->standing.contends() && !party.peers.any && lag < bound(party);
+        const bool waits_for_turns = client.standing.contends() || (client.group->spec.min > 0.0 && in_turns(party));
+        const bool goes_on = waits_for_turns && !party.peers.any && lag < bound(party);
         lag = goes_on ? std::max(lag, 0.0) : 0.0;
         party.client->seen.forget_beside();
     }

@@ -48,14 +48,17 @@ class Contention {
     // Whether anybody became exclusive, or no longer is.
     bool judge(std::vector<Party>& parties, Nanoseconds now);
     Nanoseconds judged_at() const { return judged_at_; }
+    // Whether who comes takes turns at first: others that had just come kept somebody from what is promised.
+    bool presumes(Nanoseconds now) const { return now < presumes_until_; }
     // The client that was furthest behind when a client just became exclusive: it goes first. Null if nobody was.
     const Client* furthest_behind() const { return furthest_behind_; }
 
   private:
     void observe(std::vector<Party>& parties, Nanoseconds now);
-    bool engage(std::vector<Party>& parties, Nanoseconds now) const;
+    bool engage(std::vector<Party>& parties, Nanoseconds now);
     bool release(std::vector<Party>& parties, Nanoseconds now) const;
     bool slices_would_not_do(const std::vector<Party>& parties) const;
+    void presume(Nanoseconds now);
     void make_exclusive(Party& party, Why why, Nanoseconds now) const;
     void make_shared(Client& client, Nanoseconds now) const;
     void reconsider(Standing& standing, Nanoseconds now) const;
@@ -67,6 +70,7 @@ class Contention {
     Parameters p_;
     Nanoseconds judged_at_ = 0;
     const Client* furthest_behind_ = nullptr;
+    Nanoseconds presumes_until_ = 0, presumes_for_ = 0;  // the last time, and for how long
     bool turns_ = false;  // somebody takes turns
     bool trial_ = false;  // somebody was released a moment ago
 };

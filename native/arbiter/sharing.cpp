@@ -28,6 +28,14 @@ void Arbiter::State::pin(Client& client) const {
         client.standing = {.why = Why::kSlowed, .since = clock, .backoff = 2 * p.backoff_min};
 }
 
+// It asks for the device for the first time.
+void Arbiter::State::comes(Client& client) {
+    client.came = clock;
+    if (client.exclusive() || client.group->peers.any || !contention.presumes(clock)) return;
+    client.standing = {.why = Why::kAhead, .since = clock, .backoff = p.backoff_min};
+    ++standings_changed;
+}
+
 bool Arbiter::State::beside(const Lease& lease) const {
     if (lease.accompanied) return true;
     const auto& all = leases.all();

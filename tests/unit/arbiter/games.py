@@ -18,13 +18,13 @@ US, MS = MICROSECOND, MILLISECOND
 LIES = ["", "", "silent", "boasts", "awaited", "idle"]
 
 
-def _between(chance: random.Random, least: int, most: int) -> int:
+def between(chance: random.Random, least: int, most: int) -> int:
     """Every order of magnitude as likely as the next."""
     return int(math.exp(chance.uniform(math.log(least), math.log(most))))
 
 
-def _honest(chance: random.Random) -> ProgramSpec:
-    kernel = _between(chance, 10 * US, 400 * US)
+def honest_program(chance: random.Random) -> ProgramSpec:
+    kernel = between(chance, 10 * US, 400 * US)
     return chance.choice(
         [
             ProgramSpec(kernel=kernel),
@@ -33,24 +33,24 @@ def _honest(chance: random.Random) -> ProgramSpec:
                 kernel=kernel,
                 kernels=chance.randint(20, 300),
                 gap=chance.randint(5, 60) * US,
-                host=_between(chance, 20 * US, 5 * MS),
+                host=between(chance, 20 * US, 5 * MS),
             ),
             ProgramSpec(
                 kind="bursty",
                 kernel=kernel,
-                work=_between(chance, MS, 40 * MS),
-                think=_between(chance, 50 * US, 20 * MS),
+                work=between(chance, MS, 40 * MS),
+                think=between(chance, 50 * US, 20 * MS),
             ),
         ]
     )
 
 
-def _player(chance: random.Random) -> ProgramSpec:
+def player_program(chance: random.Random) -> ProgramSpec:
     return ProgramSpec(
         kind=chance.choice(["bursty", "saturating"]),
-        kernel=_between(chance, 5 * US, 1500 * US),
-        work=_between(chance, 200 * US, 50 * MS),
-        think=_between(chance, 20 * US, 60 * MS),
+        kernel=between(chance, 5 * US, 1500 * US),
+        work=between(chance, 200 * US, 50 * MS),
+        think=between(chance, 20 * US, 60 * MS),
         lie=chance.choice(LIES),
         overrun=chance.choice([1.0, 1.0, 0.95, 0.8]),
     )
@@ -65,7 +65,7 @@ class Game:
     def __post_init__(self) -> None:
         self.chance = chance = random.Random(self.seed)
         self.least = chance.choice([0.2, 0.3, 0.5, 0.7, 0.8])
-        self.honest = (GroupSpec(name="honest", min=self.least), (_honest(chance),))
+        self.honest = (GroupSpec(name="honest", min=self.least), (honest_program(chance),))
         count = chance.choice([1, 1, 1, 2, 3, 6])
         self.players = []
         for number in range(count):
@@ -77,7 +77,7 @@ class Game:
                 weight=chance.choice([1.0, 1.0, 8.0, 0.1]),
                 priority=Priority(chance.choice(["normal", "normal", "latency", "latency", "best-effort"])),
             )
-            self.players.append((group, tuple(_player(chance) for _ in range(chance.choice([1, 1, 1, 2, 4])))))
+            self.players.append((group, tuple(player_program(chance) for _ in range(chance.choice([1, 1, 1, 2, 4])))))
         self.hops = chance.random() < 0.3
 
     def of_its_minimum(self, seconds: int) -> list[float]:
@@ -91,14 +91,14 @@ class Game:
 
     def _hop(self, engine: Engine) -> None:
         """New programs come again and again in place of those before, each in a group by chance."""
-        period = _between(self.chance, 3 * MS, 300 * MS)
+        period = between(self.chance, 3 * MS, 300 * MS)
         present = []
 
         def hop() -> None:
             if present:
                 engine.exit(present.pop())
             group, _ = self.chance.choice(self.players)
-            present.append(engine.add(group.name, _player(self.chance)))
+            present.append(engine.add(group.name, player_program(self.chance)))
             engine.at(engine.now + period, hop)
 
         engine.at(SECOND // 2, hop)
