@@ -362,9 +362,10 @@ void Residency::keep_what_fits() {
     }
 }
 
-// Others left for it, so it has to come, whatever it says: each tenth in its time.
+// Others left for it, so it has to come, whatever it says: each tenth in its time. Of less than all of its room it
+// may have no use, for memory moves in whole chunks.
 bool Residency::has_room(const Member& m) {
-    return m.mapped < std::min(m.allowed, m.movable);
+    return m.mapped < m.movable && m.movable <= m.allowed;
 }
 
 void Residency::offer(Member& m, Nanoseconds now) {
