@@ -159,8 +159,10 @@ Residency::Demand Residency::demand() const {
         all.shares += share;
         all.largest = std::max(all.largest, share);
         const Scopes scopes = scopes_of(m);
-        if (!std::all_of(scopes.begin(), scopes.end(), holds_all))
+        if (!std::all_of(scopes.begin(), scopes.end(), holds_all)) {
             all.handover = std::max(all.handover, handover_of(m));
+            if (share > 0) all.kept = std::max(all.kept, double(m.handover) / share);
+        }
         ++all.count;
         all.waiting += !m.in;
     }
@@ -174,16 +176,19 @@ double Residency::handover_of(const Member& member) const {
 
 // Long enough for hand-overs to cost little, short enough for every client that waits to have its turn in time: one
 // place becomes free with each epoch. But nobody goes sooner than its coming took. The dearest hand-over counts for
-// all, or one that comes at little cost would have less of the device than its share.
+// all, or one that comes at little cost would have less of the device than its share; also where no time is left for
+// it, as far as all can have as much.
 Nanoseconds Residency::epoch_length(const Member& member, const Demand& all) const {
     const double handover = std::max(handover_of(member), all.handover);
     const double share = share_of(member), largest = std::max(share, all.largest);
     const double weight = all.shares > 0 && share > 0 ? share * all.count / all.shares : 1.0;
     const double heaviest = all.shares > 0 && largest > 0 ? largest * all.count / all.shares : 1.0;
     const double cheap = std::max(handover * (1.0 / p_.overhead - 1.0), double(p_.epoch_min));
-    const double in_time = double(p_.max_wait) / std::max(all.waiting, 1.0) - handover;
-    const double length = std::min(cheap, in_time / std::max(heaviest, 1.0)) * weight;
-    return Nanoseconds(std::max({length, double(p_.epoch_min), double(member.handover)}));
+    const double each = double(p_.max_wait) / std::max(all.waiting, 1.0);
+    const double part = weight / std::max(heaviest, 1.0);
+    const double length = std::min(cheap * weight, (each - handover) * part);
+    const double as_kept = std::min(all.kept * share, (each - handover_of(member)) * part);
+    return Nanoseconds(std::max({length, as_kept, double(p_.epoch_min), double(member.handover)}));
 }
 
 // When this resident's place may be given to another; it has work of its own or not.

@@ -223,6 +223,7 @@ class Residency {
     struct Demand {
         double shares = 0, count = 0, waiting = 0, largest = 0;
         double handover = 0;  // of those whose memory may have to move, the one that takes longest
+        double kept = 0;      // of them, for how long one keeps its place for its coming took as long; by its share
     };
 
     // Makes the sums anew if something has changed since.

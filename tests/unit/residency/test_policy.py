@@ -146,6 +146,23 @@ def test_one_that_comes_at_little_cost_has_as_much_of_the_device(scene: Make) ->
     assert time[0] / time[1] == pytest.approx(1.0, rel=0.15)
 
 
+def test_so_has_one_whose_turn_comes_after_anothers_that_comes_at_little_cost(scene: Make) -> None:
+    """Also where no time is left of `max_wait`: of three, only the first one moves slowly."""
+    s = scene(capacity=100 * GIB, max_wait=5000 * MS)
+    seconds = (2.4, 0.1, 0.1)
+    for number in range(3):
+        s.client(number, bytes_=90 * GIB)
+        s.request(number)
+    time = [0, 0, 0]
+    for ms in range(0, 200_000, 20):
+        s.to(ms, obey=False)
+        for number in range(3):
+            s.obey(number, round(90 * GIB * 0.02 / seconds[number]))
+        for number in s.resident():
+            time[number] += 20
+    assert max(time) < 1.2 * min(time)
+
+
 @pytest.mark.parametrize(("programs", "handover"), [(2, 200), (3, 200), (5, 400)])
 def test_nobody_waits_for_the_epochs_of_others_longer_than_max_wait(scene: Make, programs: int, handover: int) -> None:
     """The first eviction is slow, as on hardware, where the host's memory is allocated meanwhile."""
