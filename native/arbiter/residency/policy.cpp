@@ -194,13 +194,13 @@ Nanoseconds Residency::epoch_length(const Member& member, const Demand& all) con
 // When this resident's place may be given to another; it has work of its own or not.
 Nanoseconds Residency::may_go_at(const Member& member, const Demand& wanted, Nanoseconds now) const {
     if (member.gone || member.movable == 0) return now;
+    const Nanoseconds its_time =
+        member.complete ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
+    const Nanoseconds at = has_room(member) ? std::min(its_time, member.got_on + p_.slow) : its_time;
+    if (member.active) return at;
     // Short of two hand-overs its return may be worth waiting for, unless such pauses of its always took longer.
-    if (!member.active) {
-        const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
-        return member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover));
-    }
-    const Nanoseconds at = member.complete ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
-    return has_room(member) ? std::min(at, member.got_on + p_.slow) : at;
+    const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
+    return std::min(at, member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover)));
 }
 
 // ... to this one. A pinned client that comes back from being idle does not wait for an epoch to end; but the

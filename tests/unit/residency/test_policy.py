@@ -85,6 +85,27 @@ def test_one_that_is_idle_for_a_moment_only_is_not_put_out(scene: Make) -> None:
     assert s.resident() == {1}
 
 
+def test_a_pause_makes_no_turn_longer(scene: Make) -> None:
+    """Two hand-overs of the first one take longer than its turn. It pauses shortly after each of its comings."""
+    s = scene(capacity=100 * GIB, max_wait=5000 * MS)
+    seconds = (8, 0.1)
+    for number in range(2):
+        s.client(number, bytes_=90 * GIB)
+        s.request(number)
+    time, pauses = [0, 0], False
+    for ms in range(0, 200_000, 20):
+        s.to(ms, obey=False)
+        for number in range(2):
+            s.obey(number, round(90 * GIB * 0.02 / seconds[number]))
+        here = s.resident()
+        if (0 in here) != pauses:
+            pauses = not pauses
+            (s.idle if pauses else s.request)(0)
+        for number in here:
+            time[number] += 20
+    assert time[0] < 1.2 * time[1]
+
+
 def test_the_epoch_grows_with_what_a_hand_over_costs(scene: Make) -> None:
     lengths = []
     for handover in (50, 200):
