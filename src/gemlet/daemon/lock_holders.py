@@ -16,6 +16,8 @@ import struct
 from enum import Enum, auto
 from pathlib import Path
 
+TRIES = 100  # at a lock that others take and let go
+
 _LOCK = struct.Struct("@hhqqi4x")  # struct flock of all of the file
 
 
@@ -31,9 +33,12 @@ def lock(descriptor: int) -> Holder:
     """Locks the file as a daemon does, unless another one has it, or somebody who can only read it, or perhaps can."""
     is_known = True
     try:
-        while (kind := _in_the_way(descriptor)) is not None:
+        for _ in range(TRIES):
+            kind = _in_the_way(descriptor)
             if kind != fcntl.F_UNLCK:
-                return Holder.READER if kind == fcntl.F_RDLCK else Holder.DAEMON
+                break
+        if kind is not None:
+            return Holder.READER if kind == fcntl.F_RDLCK else Holder.DAEMON
     except OSError:  # the file system has no such locks
         is_known = False
     try:
