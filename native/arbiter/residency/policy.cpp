@@ -159,8 +159,10 @@ Residency::Demand Residency::demand() const {
         all.shares += share;
         all.largest = std::max(all.largest, share);
         const Scopes scopes = scopes_of(m);
-        if (!std::all_of(scopes.begin(), scopes.end(), holds_all))
+        if (!std::all_of(scopes.begin(), scopes.end(), holds_all)) {
             all.handover = std::max(all.handover, handover_of(m));
+            if (share > 0) all.kept = std::max(all.kept, double(m.handover) / share);
+        }
         ++all.count;
         all.waiting += !m.in;
     }
@@ -174,28 +176,31 @@ double Residency::handover_of(const Member& member) const {
 
 // Long enough for hand-overs to cost little, short enough for every client that waits to have its turn in time: one
 // place becomes free with each epoch. But nobody goes sooner than its coming took. The dearest hand-over counts for
-// all, or one that comes at little cost would have less of the device than its share.
+// all, or one that comes at little cost would have less of the device than its share; also where no time is left for
+// it, as far as all can have as much.
 Nanoseconds Residency::epoch_length(const Member& member, const Demand& all) const {
     const double handover = std::max(handover_of(member), all.handover);
     const double share = share_of(member), largest = std::max(share, all.largest);
     const double weight = all.shares > 0 && share > 0 ? share * all.count / all.shares : 1.0;
     const double heaviest = all.shares > 0 && largest > 0 ? largest * all.count / all.shares : 1.0;
     const double cheap = std::max(handover * (1.0 / p_.overhead - 1.0), double(p_.epoch_min));
-    const double in_time = double(p_.max_wait) / std::max(all.waiting, 1.0) - handover;
-    const double length = std::min(cheap, in_time / std::max(heaviest, 1.0)) * weight;
-    return Nanoseconds(std::max({length, double(p_.epoch_min), double(member.handover)}));
+    const double each = double(p_.max_wait) / std::max(all.waiting, 1.0);
+    const double part = weight / std::max(heaviest, 1.0);
+    const double length = std::min(cheap * weight, (each - handover) * part);
+    const double as_kept = std::min(all.kept * share, (each - handover_of(member)) * part);
+    return Nanoseconds(std::max({length, as_kept, double(p_.epoch_min), double(member.handover)}));
 }
 
 // When this resident's place may be given to another; it has work of its own or not.
 Nanoseconds Residency::may_go_at(const Member& member, const Demand& wanted, Nanoseconds now) const {
     if (member.gone || member.movable == 0) return now;
+    const Nanoseconds its_time =
+        member.complete ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
+    const Nanoseconds at = has_room(member) ? std::min(its_time, member.got_on + p_.slow) : its_time;
+    if (member.active) return at;
     // Short of two hand-overs its return may be worth waiting for, unless such pauses of its always took longer.
-    if (!member.active) {
-        const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
-        return member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover));
-    }
-    const Nanoseconds at = member.complete ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
-    return has_room(member) ? std::min(at, member.got_on + p_.slow) : at;
+    const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
+    return std::min(at, member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover)));
 }
 
 // ... to this one. A pinned client that comes back from being idle does not wait for an epoch to end; but the
@@ -362,9 +367,10 @@ void Residency::keep_what_fits() {
     }
 }
 
-// Others left for it, so it has to come, whatever it says: each tenth in its time.
+// Others left for it, so it has to come, whatever it says: each tenth in its time. Of less than all of its room it
+// may have no use, for memory moves in whole chunks.
 bool Residency::has_room(const Member& m) {
-    return m.mapped < std::min(m.allowed, m.movable);
+    return m.mapped < m.movable && m.movable <= m.allowed;
 }
 
 void Residency::offer(Member& m, Nanoseconds now) {

@@ -34,7 +34,7 @@ struct ResidencyParameters {
     Nanoseconds max_wait = 5'000'000'000;  // longest wait for the epochs of others
     Nanoseconds idle = 50'000'000;         // a resident idle for this long, or for two hand-overs, may have to go
     Nanoseconds stuck = 30'000'000'000;    // one that does not arrive within this is not waited for
-    Nanoseconds slow = 3'000'000'000;      // ... nor one that has room and fills no tenth of it within this
+    Nanoseconds slow = 3'000'000'000;      // ... nor one that has all its room and fills no tenth of it within this
     Nanoseconds answer = 1'000'000'000;    // one that does not say within this that it is there is passed by
     Nanoseconds hesitates = 250'000'000;   // ... and if not within this, those behind it are asked as well
     double bytes_per_ns = 25.0;            // before anything was measured
@@ -223,6 +223,7 @@ class Residency {
     struct Demand {
         double shares = 0, count = 0, waiting = 0, largest = 0;
         double handover = 0;  // of those whose memory may have to move, the one that takes longest
+        double kept = 0;      // of them, for how long one keeps its place for its coming took as long; by its share
     };
 
     // Makes the sums anew if something has changed since.
@@ -265,7 +266,7 @@ class Residency {
     void set_in(Member& member, bool in);
     void put_out(Member& member, Nanoseconds now);
     void enter(Member& member, Nanoseconds now);
-    static bool has_room(const Member& member);  // more than it fills
+    static bool has_room(const Member& member);  // for all that it has, and does not fill it
     static void offer(Member& member, Nanoseconds now);
     bool gets_on(const Member& member, Nanoseconds now) const;
     void commit(Member& member);

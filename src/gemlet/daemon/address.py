@@ -42,7 +42,7 @@ class Endpoint:
 
     @property
     def lock(self) -> Path:
-        """Held with flock by the one daemon of this directory; contains its pid."""
+        """Held (lock.py) by the one daemon of this directory; contains its pid."""
         return self.directory / "daemon.lock"
 
     def is_expected(self) -> bool:

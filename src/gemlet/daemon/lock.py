@@ -1,14 +1,14 @@
-"""One daemon per runtime directory, by flock: the kernel frees it on any death, so there is no stale lock."""
+"""One daemon per runtime directory, by locks that the kernel frees on any death, so there is no stale one."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
 
-from gemlet.daemon.lock_holders import locked_in_place_of, no_daemon_holds
+from gemlet.daemon.lock_holders import Holder, lock, locked_in_place_of, signed_by
 from gemlet.errors import DaemonError
 from gemlet.typed_command import command
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.address import Endpoint
 
+
+READER_SECONDS = 0.5  # that somebody who can only read the lock is given to let it go
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class DirectoryLock:
         """Raises `AlreadyRunning`, or OSError if the directory cannot be used."""
         if self._inherited is not None:
             self._descriptor = os.dup(self._inherited)
+            lock(self._descriptor)  # an older daemon had it by flock alone
             return self
         self._descriptor = self._locked()
         self._sign()
@@ -62,27 +65,29 @@ class DirectoryLock:
 
     def _locked(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        give_up = time.monotonic() + READER_SECONDS
         while True:
             with contextlib.ExitStack() as undo:
                 descriptor = os.open(self._endpoint.lock, flags, 0o600)
                 undo.callback(os.close, descriptor)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    mine = self._taken_from(descriptor)
+                holder = lock(descriptor)
+                if holder is Holder.DAEMON:
+                    raise AlreadyRunning(self._endpoint, signed_by(descriptor))
+                if holder is Holder.READER:
+                    if time.monotonic() < give_up:
+                        time.sleep(0.01)
+                        continue
+                    mine = self._in_place_of(descriptor)
                     if mine is not None:
                         return mine
-                else:
-                    with contextlib.suppress(FileNotFoundError):  # another daemon may have put its own there
-                        if os.path.samestat(os.fstat(descriptor), self._endpoint.lock.stat()):
-                            undo.pop_all()
-                            return descriptor
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # another daemon may have put its own there
+                    if os.path.samestat(os.fstat(descriptor), self._endpoint.lock.stat()):
+                        undo.pop_all()
+                        return descriptor
 
-    def _taken_from(self, descriptor: int) -> int | None:
-        """The lock in place of that one, which is no daemon's. None: it may be free by now."""
-        if not no_daemon_holds(descriptor, self._endpoint.directory):
-            pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-            raise AlreadyRunning(self._endpoint, int(pid) if pid.isdigit() else None)
+    def _in_place_of(self, descriptor: int) -> int | None:
+        """A new lock in place of that one, which is no daemon's. None: it may be free by now."""
         logger.warning("%s is locked by a process that is no daemon: it is replaced", self._endpoint.lock)
         return locked_in_place_of(self._endpoint.lock, descriptor)
 

@@ -85,6 +85,27 @@ def test_one_that_is_idle_for_a_moment_only_is_not_put_out(scene: Make) -> None:
     assert s.resident() == {1}
 
 
+def test_a_pause_makes_no_turn_longer(scene: Make) -> None:
+    """Two hand-overs of the first one take longer than its turn. It pauses shortly after each of its comings."""
+    s = scene(capacity=100 * GIB, max_wait=5000 * MS)
+    seconds = (8, 0.1)
+    for number in range(2):
+        s.client(number, bytes_=90 * GIB)
+        s.request(number)
+    time, pauses = [0, 0], False
+    for ms in range(0, 200_000, 20):
+        s.to(ms, obey=False)
+        for number in range(2):
+            s.obey(number, round(90 * GIB * 0.02 / seconds[number]))
+        here = s.resident()
+        if (0 in here) != pauses:
+            pauses = not pauses
+            (s.idle if pauses else s.request)(0)
+        for number in here:
+            time[number] += 20
+    assert time[0] < 1.2 * time[1]
+
+
 def test_the_epoch_grows_with_what_a_hand_over_costs(scene: Make) -> None:
     lengths = []
     for handover in (50, 200):
@@ -144,6 +165,23 @@ def test_one_that_comes_at_little_cost_has_as_much_of_the_device(scene: Make) ->
         s.now += round(25 * MS * (s.movable[comes] - s.mapped[comes]) / GIB)
         s.settle()
     assert time[0] / time[1] == pytest.approx(1.0, rel=0.15)
+
+
+def test_so_has_one_whose_turn_comes_after_anothers_that_comes_at_little_cost(scene: Make) -> None:
+    """Also where no time is left of `max_wait`: of three, only the first one moves slowly."""
+    s = scene(capacity=100 * GIB, max_wait=5000 * MS)
+    seconds = (2.4, 0.1, 0.1)
+    for number in range(3):
+        s.client(number, bytes_=90 * GIB)
+        s.request(number)
+    time = [0, 0, 0]
+    for ms in range(0, 200_000, 20):
+        s.to(ms, obey=False)
+        for number in range(3):
+            s.obey(number, round(90 * GIB * 0.02 / seconds[number]))
+        for number in s.resident():
+            time[number] += 20
+    assert max(time) < 1.2 * min(time)
 
 
 @pytest.mark.parametrize(("programs", "handover"), [(2, 200), (3, 200), (5, 400)])

@@ -64,6 +64,29 @@ def test_one_that_comes_slowly_keeps_its_place(scene: Callable[..., Scene]) -> N
     assert s.resident() == {1}
 
 
+def test_one_that_waits_for_the_rest_of_its_room_keeps_its_place(scene: Callable[..., Scene]) -> None:
+    """It may have no use for a part of it, for memory moves in whole chunks."""
+    s = scene(capacity=100 * GIB)
+    for number in range(2):
+        s.client(number, number, 60 * GIB)
+        s.request(number)
+    s.to(100)
+    s.stopped.add(0)
+    while s.usage(1)["queued"]:
+        s.say(1)
+        s.collect()
+        s.to(s.now / MS + 100, obey=False)
+    for _ in range(200):  # the other one says that it will leave, and finds no memory of the host
+        s.to(s.now / MS + 100, obey=False)
+        for number in range(2):
+            s.say(number)
+            s.collect()
+    assert not s.usage(1)["queued"]
+    s.obey(0)
+    s.obey(1)
+    assert s.resident() == {1}
+
+
 def test_its_next_turn_is_a_whole_one(scene: Callable[..., Scene]) -> None:
     """It may have been stopped for a while."""
     s = let_in(scene)
