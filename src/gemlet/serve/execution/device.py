@@ -200,8 +200,10 @@ class Device:
             return
         answer = asyncio.ensure_future(executor.ping())
         try:
-            while not (await asyncio.wait([answer], timeout=ANSWER_SECONDS))[0]:
-                if not executor.at_work:
+            while not answer.done():
+                idle = not executor.at_work
+                await asyncio.wait([answer], timeout=ANSWER_SECONDS)
+                if idle and not executor.at_work and not answer.done():
                     logger.error("%s is killed: it answers nothing for %g s", executor.name, ANSWER_SECONDS)
                     executor.kill()
                     await executor.died.wait()

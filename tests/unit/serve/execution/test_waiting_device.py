@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -30,6 +31,16 @@ def infer(inputs):
 """
     (folder / "1" / "model.py").write_text(code)
     return msgspec.structs.replace(model(platform="python"), directory=str(folder))
+
+
+async def stop(pid):
+    """Returns once all its threads have stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: {stat.read_text().rpartition(")")[2].split()[0] for stat in stats(pid)} == {"T"})
+
+
+def stats(pid):
+    return Path(f"/proc/{pid}/task").glob("*/stat")
 
 
 def test_gpu_lets_of_a_device_that_loads_its_models_again_are_made_when_it_is_back(tmp_path):
@@ -74,15 +85,15 @@ def test_gpu_lets_that_come_while_others_are_made_are_made_as_well(monkeypatch):
 
 @pytest.mark.parametrize("order", ["answers", "prepare"])
 def test_an_executor_that_has_stopped_is_started_again(monkeypatch, caplog, order):
-    monkeypatch.setattr(devices, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(devices, "PARTITION_SECONDS", 5.0)
-
     async def run():
         async with device_of() as (device, died, back):
             spec = {"echo": model()}
             await device.prepare(spec, [gpu_let("a")])
-            os.kill(device.executor("a").pid, signal.SIGSTOP)
-            await (device.answers() if order == "answers" else device.prepare(spec, [gpu_let("b")]))
+            await stop(device.executor("a").pid)
+            with monkeypatch.context() as soon:
+                soon.setattr(devices, "ANSWER_SECONDS", 0.2)
+                soon.setattr(devices, "PARTITION_SECONDS", 0.2)
+                await (device.answers() if order == "answers" else device.prepare(spec, [gpu_let("b")]))
             assert len(died) == 1
             await device.prepare(spec, [gpu_let("b")])
             await until(lambda: back)
@@ -99,7 +110,7 @@ def test_an_executor_at_work_has_the_time_of_its_batch(monkeypatch):
         async with device_of() as (device, died, _):
             await device.prepare({"echo": model()}, [gpu_let("a")])
             executor = device.executor("a")
-            os.kill(executor.pid, signal.SIGSTOP)
+            await stop(executor.pid)
             batch = executor.run("a", "echo", [x(1.0)], 1)
             answers = asyncio.create_task(device.answers())
             await asyncio.sleep(0.3)
