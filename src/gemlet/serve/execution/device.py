@@ -6,6 +6,7 @@ Models are known by their keys. One that cannot be loaded again with an executor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from gemlet.errors import GemletError
 from gemlet.membership import PERCENTAGE
 from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied, ExecutorFailed
 from gemlet.serve.execution.remote import RemoteExecutor
-from gemlet.serve.models.specification import ModelError
+from gemlet.serve.models.specification import DiedLoading, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ MAX_DELAY_S = 30.0
 STEADY_S = 30.0  # an executor that lived this long did not die of its arguments
 LOAD_SECONDS = 1800.0  # for a model; large ones come over slow networks
 UNLOAD_SECONDS = 30.0
+PARTITION_SECONDS = 600.0  # the CUDA graphs of all batch sizes are captured in that
+ANSWER_SECONDS = 60.0  # for an executor to answer that is not at work
 BACK_SECONDS = 30.0  # for which a model that is new waits for an executor that is being started again
 BACK_CHECK_S = 0.05
 LOAD_DEATHS = 2  # of executors that start again, while they load a model; after that they start without it
@@ -136,9 +139,13 @@ class Device:
 
         A model that cannot be loaded, or whose load the executor does not survive, is a ModelError with its ``key``.
 
-        A device whose executor is being started again gets this when it is back. What is new to it waits for that: only
-        then it shows whether it can be loaded.
+        A device whose executor is being started again gets this when it is back, and nobody waits for that here: other
+        devices have given up their gpu-lets. Only what is new to it does: only then it shows whether it can be loaded.
         """
+        if self._comes_back and not models.keys() - self.models.keys():
+            self.models |= models
+            self.gpu_lets = tuple(gpu_lets)
+            return
         await self.load(models)
         async with self._lock:
             if self.parked:
@@ -151,7 +158,7 @@ class Device:
             try:
                 executor = await self._load_new(models)  # what has gone with an executor since
                 if not executor.died.is_set():
-                    await executor.partition(gpu_lets)
+                    await _partition(executor, gpu_lets)
             except ExecutorDied:
                 logger.info("device %d is being started again; its gpu-lets come with it", self.index)
             self.models |= models
@@ -178,6 +185,32 @@ class Device:
         async with self._lock:
             if not self.parked:
                 await self._load_new(models)
+
+    @property
+    def _comes_back(self) -> bool:
+        """Whether its executor is being started again, which takes as long as loading its models."""
+        executor = self._executors.get(WHOLE)
+        return executor is not None and executor.died.is_set()
+
+    async def answers(self) -> None:
+        """Returns once its executor would carry out an order at once, or is being started again: no device gives up its
+        gpu-lets before. One that has stopped is ended: if not by this, then because its batches take too long."""
+        executor = self._executors.get(WHOLE)
+        if executor is None or self.parked:
+            return
+        answer = asyncio.ensure_future(executor.ping())
+        try:
+            while not answer.done():
+                idle = not executor.at_work
+                await asyncio.wait([answer], timeout=ANSWER_SECONDS)
+                if idle and not executor.at_work and not answer.done():
+                    logger.error("%s is killed: it answers nothing for %g s", executor.name, ANSWER_SECONDS)
+                    executor.kill()
+                    await executor.died.wait()
+        finally:
+            answer.cancel()
+        with contextlib.suppress(ExecutorDied):
+            await answer
 
     async def _load_new(self, models: Mapping[str, ModelSpec]) -> Executor:
         executor = self._executors[WHOLE]
@@ -234,7 +267,7 @@ class Device:
                     raise
                 except ExecutorDied:
                     self._load_deaths[key] = self._load_deaths.get(key, 0) + 1
-                    died = ModelError(f"the executor died while it loaded {spec.name}, version {spec.version}")
+                    died = DiedLoading(f"the executor died while it loaded {spec.name}, version {spec.version}")
                     died.key = key
                     raise died from None
                 self._load_deaths.pop(key, None)
@@ -269,7 +302,7 @@ class Device:
         executor = await self._started(gpu_let.name, gpu_let)
         try:
             await self._load(executor, {name: models[name] for name in gpu_let.models}, again=True)
-            await executor.partition([gpu_let])
+            await _partition(executor, [gpu_let])
         except BaseException:
             await executor.close()
             raise
@@ -350,7 +383,12 @@ class Device:
                 missing = await self._load_again(executor, dict(models))
                 if missing:
                     self._made.pop(key, None)
-                await executor.partition(self.gpu_lets if gpu_let is None else [_without(gpu_let, missing)])
+                if gpu_let is not None:
+                    await _partition(executor, [_without(gpu_let, missing)])
+                made: tuple[GpuLet, ...] | None = None
+                while gpu_let is None and made != self.gpu_lets:  # there may be other ones since
+                    made = self.gpu_lets = tuple(_without(each, missing) for each in self.gpu_lets)
+                    await _partition(executor, made)
         except BaseException:
             await executor.close()
             raise
@@ -392,6 +430,15 @@ async def _unload(executor: Executor, model: str) -> None:
         pass  # which the log says already
     except GemletError as error:
         logger.error("%s: unloading %s: %s", executor.name, model, error)
+
+
+async def _partition(executor: Executor, gpu_lets: Sequence[GpuLet]) -> None:
+    """Raises ModelError, ExecutorDied."""
+
+    async def partition() -> None:
+        await executor.partition(gpu_lets)
+
+    await _within(PARTITION_SECONDS, executor, "makes its gpu-lets", partition())
 
 
 async def _within(seconds: float, executor: Executor, what: str, order: Awaitable[int] | Awaitable[None]) -> int:

@@ -216,6 +216,15 @@ class Executor:
     async def unload(self, model: str) -> None:
         await self._ask(lambda ticket: protocol.Unload(ticket, model))
 
+    async def ping(self) -> None:
+        """Returns once the process has carried out what it was told before. Raises ExecutorDied."""
+        await self._ask(protocol.Ping)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it has batches that it has not answered."""
+        return bool(self._held)
+
     async def partition(self, gpu_lets: Sequence[GpuLet]) -> float:
         """Makes these the gpu-lets; milliseconds that it took. Raises ModelError, ExecutorDied."""
         known = self._lanes.keys() | self._without_lane

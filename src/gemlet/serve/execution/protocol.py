@@ -72,6 +72,12 @@ class Partition(msgspec.Struct, frozen=True, tag="partition", array_like=True):
     lanes: tuple[str, ...] = ()
 
 
+class Ping(msgspec.Struct, frozen=True, tag="ping", array_like=True):
+    """Finished answers it, once all orders before it are carried out."""
+
+    ticket: int
+
+
 class RequestInfo(msgspec.Struct, frozen=True, array_like=True):
     """One request of a batch, for models that get requests, not batches. ``outputs``: those asked for; none: all."""
 
@@ -138,7 +144,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
-    """Unload or Partition was carried out, in this many milliseconds.
+    """Unload, Partition or Ping was carried out, in this many milliseconds.
 
     slower: of the gpu-lets of now, what runs without the CUDA graphs it should have, a line each: where and why.
     """
@@ -219,7 +225,7 @@ class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
     line: str
 
 
-ToExecutor = Begin | Load | Unload | Partition | Run | Release | Reply | Stop
+ToExecutor = Begin | Load | Unload | Partition | Ping | Run | Release | Reply | Stop
 ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Cancel | Log
 TEXT_CHARACTERS = 8192
 _encoder = msgspec.msgpack.Encoder()

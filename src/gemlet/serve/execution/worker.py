@@ -155,7 +155,7 @@ class Worker:
         self._gpu_lets: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}  # those without a lane
         self._named: set[str] = set()
         self._threads: list[threading.Thread] = []
-        self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | None]
+        self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | protocol.Ping | None]
         self._orders = queue.SimpleQueue()
         self._settings = Settings()
 
@@ -220,7 +220,7 @@ class Worker:
                     if not self._python.unload(order.model):
                         self._backend.unload(order.model)
                     self._models.pop(order.model, None)
-                else:
+                elif isinstance(order, protocol.Partition):
                     self._partition(order.gpu_lets, self._opened(order.lanes))
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))

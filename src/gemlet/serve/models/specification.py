@@ -21,6 +21,10 @@ class ModelError(GemletError):
     key = ""
 
 
+class DiedLoading(ModelError):
+    """The executor died meanwhile: of this model, or of what another one did."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output. ``datatype`` as in the Open Inference Protocol: "FP32", "INT64", "BYTES", ...

@@ -15,7 +15,7 @@ import msgspec
 from gemlet.errors import ConfigError, GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.served import ServedModel
-from gemlet.serve.models.specification import ModelError
+from gemlet.serve.models.specification import DiedLoading, ModelError
 from gemlet.serve.server.frontend.fair_turn import FairTurn
 from gemlet.serve.server.repository import completion, tree
 from gemlet.serve.server.to_its_end import to_its_end
@@ -210,9 +210,11 @@ class Catalog:
 
     async def _replan_with_others(self, name: str, labelled: dict[str, ModelSpec]) -> None:
         """Serves these versions of the model beside all others, without those that cannot be loaded any more: they were
-        served until their executor ended. Raises GemletError."""
+        served until their executor ended. One under which an executor dies is tried again, for another one may have
+        done that, and what runs elsewhere is not given up for it. Raises GemletError."""
         others = {served.spec.key: served.spec for served in self._engine.models.values() if served.spec.name != name}
         lost: dict[str, str] = {}
+        again: set[str] = set()
         while True:
             try:
                 await self._replan(name, _by_label(spec for spec in others.values() if spec.key not in lost) | labelled)
@@ -220,6 +222,12 @@ class Catalog:
             except ModelError as error:
                 if error.key not in others or error.key in lost:
                     raise
+                if isinstance(error, DiedLoading):
+                    if error.key not in again:
+                        again.add(error.key)
+                        continue
+                    if self._engine.serves(others[error.key].label):
+                        raise
                 lost[error.key] = error.message
         for key, message in lost.items():
             spec = others[key]

@@ -87,6 +87,7 @@ class Fleet:
             # A device does nothing from when it gives up its gpu-lets until the plan is adopted: not as others load.
             before = {device.index: (dict(device.models), device.gpu_lets) for device in self.all_devices}
             await self._on_all(lambda device: device.load(wanted[device.index]), before)
+            await self._on_all(lambda device: device.answers(), before)
             if models is not None:
                 await self._engine.leave(models)
             try:

@@ -37,8 +37,15 @@ class DeviceScaler:
             wanted = max(self._wanted, len(used))
             await asyncio.gather(*(self._wake(device) for device in ranked[:wanted] if device.parked))
             for device in ranked[wanted:]:
-                if not device.parked and await self._fleet.park(device):
-                    logger.info("device %d rests: no plan uses it", device.index)
+                if not device.parked:
+                    await self._park(device)
+
+    async def _park(self, device: Device) -> None:
+        try:
+            if await self._fleet.park(device):
+                logger.info("device %d rests: no plan uses it", device.index)
+        except Exception as error:  # noqa: BLE001  as in _wake()
+            logger.error("device %d cannot be ended: %s", device.index, error)
 
     async def _wake(self, device: Device) -> None:
         try:

@@ -85,6 +85,7 @@ class ServingPlan:
         self._learned = {kind: Learned(HOP_MS) for kind, each in kinds.by_kind(self.known).items() if each.models}
         # Of what was learned, by kind of device and the model's key: what plans rest on.
         self._adopted: dict[tuple[str, str], ModelProfile] = {}
+        self._unused = False  # what was learned since the last plan, which may have failed
         self._start_control: Callable[[], None] | None = None  # where it waits for profiles
         if self.known is not None and on.backend in backend_choice.ON_GPU | {"modelled"}:
             engine.expectation.observer = self._observe
@@ -151,9 +152,9 @@ class ServingPlan:
         specs = [spec for spec in self.specs() if spec.platform != "noop"]
         for learned in self._learned.values():
             learned.keep_only({spec.key for spec in specs})
-        new = self._adopt(specs)
+        self._unused |= self._adopt(specs)
         known = self._of_models(specs)
-        if not new or known is None or not initial_plan.planned_by_profiles(specs, known):
+        if not self._unused or known is None or not initial_plan.planned_by_profiles(specs, known):
             return  # a plan needs the profiles of all
         if self._planning is not None:
             self._planning.know(known)
@@ -162,6 +163,7 @@ class ServingPlan:
             await self._plan_learned(specs, unplanned, known)
         if self.controller is None and self._start_control is not None:
             self._start_control()
+        self._unused = False
 
     def _adopt(self, specs: Sequence[ModelSpec]) -> bool:
         """Whether there is a profile that was not there, or one of more sizes than before."""

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.models.specification import ModelError
+from gemlet.serve.models.specification import DiedLoading, ModelError
 from gemlet.serve.server.catalog import Catalog
 from gemlet.serve.server.repository import tree
 from tests.unit.serve.searching import comparisons
@@ -237,3 +237,45 @@ def test_who_loads_without_end_keeps_nobody_else_waiting(tmp_path):
         await asyncio.wait(many)
 
     asyncio.run(run())
+
+
+class Dying(World):
+    """Executors die while they load ``deadly``, so many times."""
+
+    def __init__(self, folder, deadly, times, **models):
+        super().__init__(folder, **models)
+        self.deadly, self.times = deadly, times
+
+    async def replan(self, changed, specs):
+        if self.times:
+            self.times -= 1
+            died = DiedLoading(f"the executor died while it loaded {self.deadly}")
+            died.key = specs[self.deadly].key
+            raise died
+        await super().replan(changed, specs)
+
+
+def test_one_that_was_loaded_when_an_executor_died_is_tried_again(tmp_path):
+    world = Dying(tmp_path, "good", 1, good=[1], other=[1])
+    asyncio.run(world.catalog.unload("other"))
+    assert world.served == ["good"]
+    assert world.states()["good", "1"] == ("READY", "")
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_one_that_runs_is_not_given_up_for_executors_that_died(tmp_path, monkeypatch, runs):
+    world = Dying(tmp_path, "good", 2, good=[1], other=[1])
+    monkeypatch.setattr(world.engine, "serves", lambda label: runs and label == "good")
+    world.write("new", 1)
+
+    async def load():
+        await world.catalog.load("new")
+
+    if not runs:
+        asyncio.run(load())
+        assert world.served == ["new", "other"]
+        return
+    with pytest.raises(Refusal, match="new: the executor died while it loaded good"):
+        asyncio.run(load())
+    assert sorted(world.engine.models) == ["good", "other"]
+    assert not world.served

@@ -30,6 +30,8 @@ class Device:
         self.without = set()
         self.loads = asyncio.Event()
         self.loads.set()
+        self.free = asyncio.Event()
+        self.free.set()
         self._executor = Executor()
 
     def executor(self, gpu_let):
@@ -42,6 +44,9 @@ class Device:
     async def load(self, models):
         await self.loads.wait()
         self.models |= models
+
+    async def answers(self):
+        await self.free.wait()
 
     async def prepare(self, models, gpu_lets):
         if self.fails:
@@ -148,6 +153,21 @@ def test_no_device_gives_its_gpu_lets_up_for_what_another_one_still_loads_or_run
             left.append(list(device.log))
 
         return leave, left
+
+    asyncio.run(run())
+
+
+def test_no_device_gives_its_gpu_lets_up_before_all_answer():
+    async def run():
+        fleet, engine, (first, second) = fleet_of(2)
+        await fleet.apply(plan_of(gpu0=[(1.0, "a")], gpu1=[(1.0, "a")]))
+        second.free.clear()
+        applying = asyncio.create_task(fleet.apply(plan_of(gpu0=[(0.5, "a")], gpu1=[(0.5, "a")])))
+        await asyncio.sleep(0.01)
+        assert (first.log, engine.serves("a")) == ([["gpu0/let0"]], True)
+        second.free.set()
+        await applying
+        assert first.log == [["gpu0/let0"], ["gpu0/let1"]]
 
     asyncio.run(run())
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gemlet.serve.dispatch.engine import EMPTY
+from gemlet.serve.execution.executor import ExecutorFailed
 from gemlet.serve.profiles.learned import AFTER_S
 from gemlet.serve.server import serving_plan
 from gemlet.serve.server.backend_choice import Choice
@@ -172,3 +173,41 @@ def test_what_a_plan_rests_on_is_told_in_steps_by_the_number_of_models(here):
         return calls(plan.basis)
 
     assert steps(200) < 3 * steps(100)
+
+
+def test_a_plan_that_could_not_come_into_force_is_tried_again(here, monkeypatch):
+    async def run():
+        service, plan = world(spec("mine"))
+        apply, failed, controls = plan.fleet.apply, [], []
+
+        async def fails(*given):
+            if len(failed) < 2:
+                failed.append(given)
+                raise ExecutorFailed("the executor of device 0 is being started again")
+            await apply(*given)
+
+        monkeypatch.setattr(plan.fleet, "apply", fails)
+        plan._start_control = lambda: controls.append(len(plan.fleet.plans))
+        for _ in range(int((AFTER_S + 5 * LOOK_S) / LOOK_S)):
+            try:
+                await traffic(service, plan, "mine", LOOK_S + 0.05)
+            except ExecutorFailed:
+                assert not controls
+        assert len(failed) == 2
+        assert len(plan.fleet.plans) == 1
+        assert controls[0] == 1
+
+    virtually(run())
+
+
+def test_what_was_learned_is_of_use_once_a_model_without_a_profile_has_gone(here):
+    async def run():
+        service, plan = world(spec("mine"), spec("idle"))
+        await traffic(service, plan, "mine", AFTER_S + 2 * LOOK_S)
+        assert plan.fleet.plans == []
+        del service.engine.models["idle"]
+        await traffic(service, plan, "mine", 2 * LOOK_S)
+        (made,) = plan.fleet.plans
+        assert [task.model for task in made.tasks()] == ["mine"]
+
+    virtually(run())

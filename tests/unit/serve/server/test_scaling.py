@@ -10,7 +10,7 @@ import pytest
 from gemlet.serve.dispatch.engine import Engine
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.device import Device
-from gemlet.serve.execution.executor import ExecutorFailed
+from gemlet.serve.execution.executor import Executor, ExecutorFailed
 from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet
 from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.scaling import DeviceScaler
@@ -109,3 +109,25 @@ def test_a_device_that_rests_takes_the_place_of_one_that_does_not_start_again(mo
         assert [device.index for device in fleet.devices()] == [1]
 
     with_devices(2, act)
+
+
+def test_a_device_that_cannot_be_ended_ends_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def act(devices: list[Device], tasks: asyncio.TaskGroup) -> None:
+        close = Executor.close
+
+        async def fails(executor: Executor, patience_s: float = 0.0) -> None:
+            await close(executor, patience_s)
+            if executor.name.endswith("1"):
+                raise RuntimeError("the cluster is gone")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(Executor, "close", fails)
+            await DeviceScaler(Fleet(Engine(), devices), tasks).scale(0)
+            async with asyncio.timeout(60):
+                while not all(device.parked for device in devices) or "ended" not in caplog.text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+    with_devices(3, act)
+    assert "device 1 cannot be ended: the cluster is gone" in caplog.text
