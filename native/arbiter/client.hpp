@@ -47,9 +47,9 @@ struct Client {
     bool mps = false;
     double sm = 1.0;  // fixed when it came: MPS gives a context its part when it is made
     bool waiting = false;
-    Nanoseconds since = 0;  // waits since
+    Nanoseconds since = 0;      // waits since
     Nanoseconds came = kNever;  // when it first asked for the device
-    Nanoseconds used = 0;   // orders the clients of one group: device time, with idle time not saved up
+    Nanoseconds used = 0;       // orders the clients of one group: device time, with idle time not saved up
     // Since Contention last asked: device time charged, time that it ran, and that it waited for its last lease.
     Nanoseconds charged = 0, ran = 0, waited = 0;
     Nanoseconds active_at = 0;  // when it last ran or waited, if it does not now

@@ -71,8 +71,8 @@ class Contention {
     Nanoseconds judged_at_ = 0;
     const Client* furthest_behind_ = nullptr;
     Nanoseconds presumes_until_ = 0, presumes_for_ = 0;  // the last time, and for how long
-    bool turns_ = false;  // somebody takes turns
-    bool trial_ = false;  // somebody was released a moment ago
+    bool turns_ = false;                                 // somebody takes turns
+    bool trial_ = false;                                 // somebody was released a moment ago
 };
 
 }  // namespace gemlet::arbiter
