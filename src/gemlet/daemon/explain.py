@@ -121,7 +121,7 @@ def _swap(client: ClientStatus) -> list[str]:
 TURNS = {
     "always": "takes turns with others: its policy or its workload `alone` asks for that",
     "both busy": "takes turns: it and another program keep the device busy all the time; time slicing would cost both",
-    "ahead": "takes turns: it was ahead of its share while another group fell behind its own",
+    "ahead": "takes turns: it, or such as had just come, was ahead of its share while another group was behind its own",
     "behind": "has turns of its own: beside others it fell behind its share",
     "slowed": "the others stop for its requests: beside them its requests took longer than its slowdown allows",
     "unverified": "takes turns until its speed alone is known",
