@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.executor import Asked
     from gemlet.serve.execution.remote import Placement
     from gemlet.serve.models.specification import ModelSpec
+
+_Answer = TypeVar("_Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -385,10 +387,11 @@ class Device:
                     self._made.pop(key, None)
                 if gpu_let is not None:
                     await _partition(executor, [_without(gpu_let, missing)])
-                made: tuple[GpuLet, ...] | None = None
-                while gpu_let is None and made != self.gpu_lets:  # there may be other ones since
-                    made = self.gpu_lets = tuple(_without(each, missing) for each in self.gpu_lets)
-                    await _partition(executor, made)
+                else:
+                    made: tuple[GpuLet, ...] | None = None
+                    while made != self.gpu_lets:  # there may be other ones since
+                        made = self.gpu_lets = tuple(_without(each, missing) for each in self.gpu_lets)
+                        await _partition(executor, made)
         except BaseException:
             await executor.close()
             raise
@@ -434,20 +437,16 @@ async def _unload(executor: Executor, model: str) -> None:
 
 async def _partition(executor: Executor, gpu_lets: Sequence[GpuLet]) -> None:
     """Raises ModelError, ExecutorDied."""
-
-    async def partition() -> None:
-        await executor.partition(gpu_lets)
-
-    await _within(PARTITION_SECONDS, executor, "makes its gpu-lets", partition())
+    await _within(PARTITION_SECONDS, executor, "makes its gpu-lets", executor.partition(gpu_lets))
 
 
-async def _within(seconds: float, executor: Executor, what: str, order: Awaitable[int] | Awaitable[None]) -> int:
+async def _within(seconds: float, executor: Executor, what: str, order: Awaitable[_Answer]) -> _Answer:
     """What a model's own code is part of. One that never ends costs its executor, and not all orders after it.
 
     Raises ExecutorDied, and as ``order``.
     """
     try:
-        return await asyncio.wait_for(order, seconds) or 0
+        return await asyncio.wait_for(order, seconds)
     except TimeoutError:
         logger.error("%s is killed: it %s for more than %g s", executor.name, what, seconds)
         executor.kill()

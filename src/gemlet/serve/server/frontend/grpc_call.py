@@ -6,7 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemlet.serve.server.frontend import grpc_wire, limits
+from gemlet.serve.server.frontend import grpc_wire
 from gemlet.serve.server.frontend.grpc_wire import Header, Status
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gemlet.serve.server.frontend.large_body import LargeBody
     from gemlet.serve.server.frontend.one_by_one import OneByOne
     from gemlet.serve.server.frontend.regions import UserRegions
+
+CALL_BYTES = 2048  # that a call takes here, about, with the library's stream of it
 
 
 class Handler(Protocol):
@@ -149,7 +151,7 @@ class GrpcCall:
     def in_turn(self, work: Callable[[], Coroutine[Any, Any, None]], nbytes: int) -> None:
         """As later(), when it is the call's turn among those of its connection. ``nbytes``: of its message, which is
         here until it is done: what it asks for may wait for others."""
-        held = nbytes if nbytes > limits.CALL_BYTES else 0
+        held = nbytes if nbytes > CALL_BYTES else 0
         if held:
             self.holds(held)
         self.connection.control.add(partial(self._begin, work, held))

@@ -17,7 +17,7 @@ from ngh2.events import DataReceived, RequestReceived, StreamClosed, StreamReset
 
 from gemlet import peers
 from gemlet.serve.server.frontend import grpc_header, grpc_wire, limits
-from gemlet.serve.server.frontend.grpc_call import GrpcCall
+from gemlet.serve.server.frontend.grpc_call import CALL_BYTES, GrpcCall
 from gemlet.serve.server.frontend.grpc_frames import Frames
 from gemlet.serve.server.frontend.grpc_rest import Rest
 from gemlet.serve.server.frontend.grpc_wire import Status
@@ -559,7 +559,7 @@ class GrpcConnection(asyncio.Protocol):
         """Bytes of its calls, and those that they take by their number; of a header that is not whole."""
         held = self._bytes if self._header_since is None else self._bytes + HEADER_COST
         calls = len(self._calls)
-        return held if calls <= limits.FREE_CALLS else held + limits.CALL_BYTES * (calls - limits.FREE_CALLS)
+        return held if calls <= limits.FREE_CALLS else held + CALL_BYTES * (calls - limits.FREE_CALLS)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""

@@ -222,8 +222,6 @@ class Asking:
         call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=trace, client=client)
         call.request_bytes = request_bytes
         rest = intake.check(service, regions, form, parameters, call, peer=peer)
-        if not request_bytes:
-            intake.count(call)
         remaining_ms = self._grpc.remaining_ms
         if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):
             call.timeout_ms = max(0.001, remaining_ms)

@@ -187,8 +187,9 @@ class Connection(asyncio.Protocol):
         try:
             request = self._request
             request.take(data)
-            many = len(self._exchanges) > limits.FREE_CALLS or request.unfinished > READ_BYTES
-            if request.body_bytes or self._held or self._large_bytes or many or request.header_bytes > READ_BYTES:
+            header = request.unfinished > READ_BYTES or request.header_bytes > READ_BYTES
+            many = len(self._exchanges) > limits.FREE_CALLS
+            if request.body_bytes or self._held or self._large_bytes or many or header:
                 self._hold()
         except Bad as bad:
             self._fail(bad)

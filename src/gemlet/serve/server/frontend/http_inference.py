@@ -100,8 +100,6 @@ def _infer(connection: Connection, exchange: Exchange, target: Target, parsed: P
     call.request_bytes = request_bytes
     connection.waits(exchange, sum([tensor.nbytes for tensor in regions.unread(given)]))
     rest = intake.check(service, known, form, parameters, call, peer=peer)
-    if not request_bytes:
-        intake.count(call)
     if rest is None:
         _submit(connection, exchange, call)
     else:

@@ -46,17 +46,13 @@ def check(
         answer_form.check_outputs(form, served.spec)
     if served is not None and served.spec.by_request:
         call.about = request_parameters.about(form, parameters)
+    if not call.request_bytes:  # it was read in another process: its inputs are no views, and it has more than these
+        call.request_bytes = len(call.id) + len(call.about[-1]) + sum([len(tensor.data) for tensor in call.inputs])
     shared = unread(call.inputs)
     if shared and served is not None:
         check_unread(served, call.inputs)
         return partial(_read, service, regions, peer, call, shared)
     return _check_texts(service, peer, call)
-
-
-def count(call: Call) -> None:
-    """To be called after check() for a request that was read in another process: its inputs are not views of it, and
-    what it has beside them waits here as well."""
-    call.request_bytes = len(call.id) + len(call.about[-1]) + sum([len(tensor.data) for tensor in call.inputs])
 
 
 async def _read(service: Service, regions: UserRegions, peer: str, call: Call, shared: list[SharedTensor]) -> None:

@@ -9,7 +9,6 @@ HERE_BYTES = 64 * 1024  # what takes longer than so many bytes do is not done in
 COPY_BYTES = 1 << 20  # as many are copied in the event loop at once: half a millisecond
 CONTROL_BYTES = HERE_BYTES  # of a request that is not for inference, which the event loop reads
 HEADER_BYTES = 64 * 1024
-CALL_BYTES = 2048  # that a call over gRPC takes, about, with the library's stream of it
 URL_BYTES = 8 * 1024  # of its first line; taking one apart takes much longer than reading it
 HEADER_S = 10.0  # for a header, and for a TLS handshake
 SILENT_S = 60.0  # until a client is asked whether it is there, or gone if it never asked for anything

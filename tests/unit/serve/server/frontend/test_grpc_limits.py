@@ -10,7 +10,7 @@ import pytest
 from ngh2 import Connection, ResponseReceived, Role, StreamReset
 
 from gemlet.inference_protocol import inference_pb2 as messages
-from gemlet.serve.server.frontend import grpc_connection, limits
+from gemlet.serve.server.frontend import grpc_call, grpc_connection, limits
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.limits import HELD_REQUESTS, Limits
 from tests.unit.serve.stand_in import Service, Transport, model
@@ -225,7 +225,7 @@ def test_calls_that_do_nothing_count_by_their_number():
                 [*HEADERS[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *HEADERS[3:]]
             )
         connection.data_received(client.data_to_send())
-        assert server.holdings.total == 10 * limits.CALL_BYTES
+        assert server.holdings.total == 10 * grpc_call.CALL_BYTES
         connection.connection_lost(None)
         assert server.holdings.total == 0
 
