@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gemlet.model import GroupSpec, Priority
 from gemlet.simulate.engine import Engine, run_alone
 from gemlet.simulate.workload import MICROSECOND, MILLISECOND, SECOND, ProgramSpec, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 US, MS = MICROSECOND, MILLISECOND
 LIES = ["", "", "silent", "boasts", "awaited", "idle"]
@@ -82,12 +86,7 @@ class Game:
 
     def of_its_minimum(self, seconds: int) -> list[float]:
         """The honest program's speed in each second after the first, 1 being its minimum."""
-        workload = Workload(groups=(self.honest, *self.players), duration=seconds * SECOND, seed=self.seed)
-        engine = Engine(workload)
-        if self.hops:
-            self._hop(engine)
-        alone = run_alone(Workload(groups=(self.honest,), duration=seconds * SECOND, seed=self.seed), 0)
-        return [speed / self.least for speed in engine.run().speeds(0, alone, SECOND, start=SECOND)]
+        return of_its_minimum(self, seconds, [self._hop] if self.hops else [])
 
     def _hop(self, engine: Engine) -> None:
         """New programs come again and again in place of those before, each in a group by chance."""
@@ -102,3 +101,17 @@ class Game:
             engine.at(engine.now + period, hop)
 
         engine.at(SECOND // 2, hop)
+
+
+def of_its_minimum(game: Any, seconds: int, begins: Iterable[Callable[[Engine], None]]) -> list[float]:
+    """The honest program's speed in each second after the first, 1 being its minimum, beside the players and what
+    begins then."""
+
+    def workload(*groups: tuple[GroupSpec, tuple[ProgramSpec, ...]]) -> Workload:
+        return Workload(groups=groups, duration=seconds * SECOND, seed=game.seed)
+
+    engine = Engine(workload(game.honest, *game.players))
+    for begin in begins:
+        begin(engine)
+    alone = run_alone(workload(game.honest), 0)
+    return [speed / game.least for speed in engine.run().speeds(0, alone, SECOND, start=SECOND)]

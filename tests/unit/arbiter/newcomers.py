@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gemlet.model import GroupSpec, Priority
-from gemlet.simulate.engine import Engine, run_alone
-from gemlet.simulate.workload import SECOND, ProgramSpec, Workload
-from tests.unit.arbiter.games import MS, between, honest_program, player_program
+from gemlet.simulate.workload import SECOND, ProgramSpec
+from tests.unit.arbiter.games import MS, between, honest_program, of_its_minimum, player_program
+
+if TYPE_CHECKING:
+    from gemlet.simulate.engine import Engine
 
 MIXED = ["normal", "latency", "best-effort"]
 
@@ -42,13 +45,8 @@ class Newcomers:
 
     def of_its_minimum(self, seconds: int) -> list[float]:
         """The honest program's speed in each second after the first, 1 being its minimum."""
-        workload = Workload(groups=(self.honest, *self.players), duration=seconds * SECOND, seed=self.seed)
-        engine = Engine(workload)
-        for happens in (self._change, self._come):
-            if self.chance.random() < 0.6:
-                happens(engine)
-        alone = run_alone(Workload(groups=(self.honest,), duration=seconds * SECOND, seed=self.seed), 0)
-        return [speed / self.least for speed in engine.run().speeds(0, alone, SECOND, start=SECOND)]
+        begins = (begin for begin in (self._change, self._come) if self.chance.random() < 0.6)
+        return of_its_minimum(self, seconds, begins)
 
     def _change(self, engine: Engine) -> None:
         chance, period = self.chance, between(self.chance, 2 * MS, 300 * MS)

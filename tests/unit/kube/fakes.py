@@ -116,6 +116,23 @@ def full_once(monkeypatch: Any) -> None:
     monkeypatch.setattr(cdi, "write", tried)
 
 
+def one_socket_each(daemon: FakeDaemon, monkeypatch: Any) -> None:
+    """From now on it refuses a group that it has at another socket."""
+    opened = daemon.open
+
+    async def strict(share: Share, path: str, *, device: Any) -> None:
+        if daemon.opened.get(share.group, (None, path))[1] != path:
+            raise Refused(f"there is a group {share.group} already")
+        await opened(share, path, device=device)
+
+    monkeypatch.setattr(daemon, "open", strict)
+
+
+async def no_answer(path: str, **query: Any) -> Any:
+    """In place of FakeApi.get, of an apiserver that is down."""
+    raise ApiError("no answer", status=0)
+
+
 class FakeApi:
     """Objects by path; what is not there is 404."""
 

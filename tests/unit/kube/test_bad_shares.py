@@ -140,14 +140,7 @@ class TestAGroupThatCannotBeMade:
         removed, since a share has that name."""
         share = fakes.claim_share("u1")
         run(node.book.open(share))
-        opened = node.daemon.open
-
-        async def strict(share, path, *, device):
-            if node.daemon.opened.get(share.group, (None, path))[1] != path:
-                raise Refused(f"there is a group {share.group} already")
-            await opened(share, path, device=device)
-
-        monkeypatch.setattr(node.daemon, "open", strict)
+        fakes.one_socket_each(node.daemon, monkeypatch)
         after = after_reboot(node)
         node.daemon.opened[share.group] = (share.amounts, str(node.path / "other.sock"), 0)
         node.daemon.busy = {share.group}

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gemlet.errors import DaemonUnreachable, Refused
+from gemlet.errors import DaemonUnreachable
 from gemlet.kube import cdi
 from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import DraDriver, claim_path
@@ -238,14 +238,7 @@ def test_slots_stay_while_a_kubelet_that_knows_no_pods_yet_remembers_one_that_is
 def test_a_pod_of_the_same_name_gets_the_name(node, run, file, monkeypatch):
     """As of a StatefulSet: the one before is gone, and the daemon has its group at another socket."""
     after = lost(node, run, file, slot_share(0))
-    opened = node.daemon.open
-
-    async def strict(share, path, *, device):
-        if node.daemon.opened.get(share.group, (None, path))[1] != path:
-            raise Refused(f"there is a group {share.group} already")
-        await opened(share, path, device=device)
-
-    monkeypatch.setattr(node.daemon, "open", strict)
+    fakes.one_socket_each(node.daemon, monkeypatch)
     new = msgspec.structs.replace(slot_share(1), group="default/p0/c")
     run(after.open(new))
     assert node.daemon.opened["default/p0/c"][1] == after.socket("slot-1")

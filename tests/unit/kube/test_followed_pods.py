@@ -398,11 +398,7 @@ class TestFollower:
     def test_pods_that_cannot_be_looked_at_again_are_no_good_pods(self, node, run):
         follower = fakes.follower(fakes.FollowedApi(), node)
         run(applied(follower, claiming_pod("hostile", "u1", securityContext={"privileged": True})))
-
-        async def down(path, **query):
-            raise ApiError("no answer", status=0)
-
-        follower._api.get = down
+        follower._api.get = fakes.no_answer
         with pytest.raises(ApiError, match="no answer"):
             run(follower.look_again(fakes.claim_share("u1")))
 

@@ -53,11 +53,7 @@ class TestReaper:
         where = "/api/v1/namespaces/default/pods/p"
         share = fakes.slot_share()
         run(node.book.open(share))
-
-        async def down(path, **query):
-            raise ApiError("no answer", status=0)
-
-        asked, api.get = api.get, down
+        asked, api.get = api.get, fakes.no_answer
         for _ in range(4):
             assert run(looker.look()) == []
         api.get = asked
@@ -84,11 +80,7 @@ class TestReaper:
         share = msgspec.structs.replace(fakes.slot_share(), pod=Pod())
         run(node.book.open(share))
         kubelet.uids[fakes.SLOT, f"{fakes.FIRST}::0"] = "u"
-
-        async def down(path, **query):
-            raise ApiError("no answer", status=0)
-
-        asked, api.get = api.get, down
+        asked, api.get = api.get, fakes.no_answer
         for _ in range(4):
             assert run(looker.look()) == []
         api.get = asked
