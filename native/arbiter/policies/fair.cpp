@@ -7,6 +7,7 @@
 
 #include "arbiter/policies/arrivals.hpp"
 #include "arbiter/policies/cap.hpp"
+#include "arbiter/policies/head_starts.hpp"
 #include "arbiter/policies/policy.hpp"
 #include "arbiter/policies/recently.hpp"
 #include "arbiter/policies/water_level.hpp"
@@ -84,6 +85,7 @@ class Fair final : public Policy {
         double vtime = 0.0;        // ns of device time used per unit of target
         double turn_end = 0.0;     // virtual time at which its current or last turn ends
         double first_until = 0.0;  // up to this virtual time it goes before the others: it was idle
+        double may_hurry = 0.0;    // from this virtual time of the device on
         double target = 0.0;
         double rate = kLeastTarget;  // its target, or as what it is charged if that is next to nothing
         bool active = false;         // wants, as of the last demand()
@@ -131,7 +133,7 @@ class Fair final : public Policy {
     // the minima of the others hold against it too. One whose turn was cut for those has its next one in order:
     // whether it is ahead changes every few milliseconds, and each time one would cut the other's turn.
     bool in_hurry(const Group& group) const {
-        return group.spec.priority == Priority::kLatency && at(group).paused &&
+        return group.spec.priority == Priority::kLatency && at(group).paused && system_[0] >= at(group).may_hurry &&
                at(group).vtime <= system_[0] + static_cast<double>(p_.cycle_max);
     }
     bool preempts(const Group& group, const Group& holder, Nanoseconds now) const;
@@ -178,6 +180,7 @@ class Fair final : public Policy {
     // Turns of others that may be cut short for groups that come back from a pause.
     double interruptions_ = kInterruptionsMost;
     Nanoseconds interruptions_at_ = 0;
+    HeadStarts head_starts_;
     bool turns_ = false;       // somebody takes turns
     bool first_turn_ = false;  // who ran when turns began goes on, and no turn was granted since
     // Virtual time of the device: the smallest of the groups that have work, never backwards. Best effort has its
@@ -197,6 +200,9 @@ void Fair::added(const Group& group, Nanoseconds now) {
     if (accounts_.size() <= group.slot) accounts_.resize(group.slot + 1);
     at(group) = Account{};
     begin(at(group), best_effort(group));
+    const double cycle = static_cast<double>(p_.cycle_max);
+    const bool latency = group.spec.priority == Priority::kLatency;
+    at(group).may_hurry = latency ? head_starts_.next(system_[0], cycle) : system_[0] + cycle;
     at(group).claim_at = now;
     at(group).cap.reset(group.spec.max, p_.cap_block, now);
 }

@@ -73,6 +73,38 @@ def test_not_beyond_its_share(scene):
     assert s.usage("busy")["reason"]
 
 
+def test_of_many_that_come_only_the_first_ones_cut_in_at_once(scene):
+    """Each of them has had nothing yet: without a bound they would have the device one after another."""
+    s = scene()
+    s.group("busy", min=0.8)
+    s.client(BUSY, "busy", wants=True)
+    s.to(100)
+    cut_in = []
+    for number in range(10, 20):
+        s.group(f"new{number}", priority="latency")
+        s.client(number, f"new{number}", wants=True)
+        if s.holders[BUSY].get("revoked"):
+            s.stop(BUSY, "revoked")
+            s.request(BUSY)
+        cut_in.append(number in s.holders)
+        if not cut_in[-1]:
+            break
+        s.to(s.ms + 1)
+        s.stop(number, "idle")
+    assert cut_in == [True] * 4 + [False]
+    s.stop(BUSY)
+    s.to(s.ms + 1)
+    s.stop(number, "idle")
+    s.request(BUSY)
+    s.to(s.ms + 150)
+    s.request(number)
+    assert s.holders[BUSY]["revoked"]  # it has been there for long enough
+    s.stop(BUSY, "revoked")
+    s.request(BUSY)
+    s.stop(number, "idle")
+    assert number in s.parked
+
+
 def test_two_of_them_do_not_interrupt_each_other(scene):
     s = beside(scene)
     s.group("also", priority="latency")
