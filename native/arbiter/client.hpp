@@ -18,6 +18,7 @@ struct Standing {
     Nanoseconds since = 0;          // exclusive since
     Nanoseconds backoff = 0;        // it stays so for at least this long
     Nanoseconds released = kNever;  // when it was last released; kNever: not yet
+    Nanoseconds spared = kNever;    // when others last began to take turns because it was behind
     bool misjudged = false;         // ... because it should never have taken turns, which is no trial
     // Of ranks: what it had completed when it last became exclusive or was released, how much a ns while it took
     // turns, and whether it completed less when it was released after that.

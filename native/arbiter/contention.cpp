@@ -251,9 +251,12 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) {
             exclude(victim, Why::kSlowed);
             continue;
         }
+        // Each of many would cost it as much if it waited to be behind beside every one of them.
+        Standing& standing = victim.client->standing;
+        const bool once_more = standing.spared != kNever && now - standing.spared < p_.backoff_min;
         bool found = false;
         for (Party& other : parties) {
-            if (!beside(victim, other)) continue;
+            if (once_more || !beside(victim, other)) continue;
             const Observation& seen = other.client->seen;
             const bool ahead = seen.speed() >= promised(other) || !other.peers.behind;
             if (ahead && seen.beside().busy_part() >= kMostlyBusy && tried(other, victim)) {
@@ -261,6 +264,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) {
                 found = true;
             }
         }
+        if (found) standing.spared = now;
         if (!found && tried(victim, victim)) exclude(victim, Why::kBehind);
     }
     return changed;

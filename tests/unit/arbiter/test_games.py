@@ -128,3 +128,8 @@ def test_a_minimum_holds_beside_programs_that_come_and_go(seed):
 @pytest.mark.parametrize("seed", [464, 1278])
 def test_new_latency_groups_take_no_minimum_however_many_come(seed):
     assert min(Newcomers(seed).of_its_minimum(5)) >= LEAST
+
+
+def test_one_that_many_keep_behind_does_not_wait_to_be_so_beside_each():
+    """They began to take turns one after another, each only once it had cost the one with the minimum 50 ms of work."""
+    assert min(Newcomers(4383).of_its_minimum(4)) >= 0.6  # 0.39 then
