@@ -134,6 +134,7 @@ void Residency::enter(Member& member, Nanoseconds now) {
     member.entered = member.epoch = member.idle_since = now;
     member.complete = member.mapped >= member.movable && member.committed >= member.movable;
     member.entry_bytes = minus(member.movable, member.mapped);
+    member.at_will = false;
     offer(member, now);
 }
 
@@ -487,7 +488,7 @@ void Residency::publish(Nanoseconds now) {
         }
         if (allowed > m->allowed) {
             order(id, *m, allowed);
-            offer(*m, now);
+            if (!m->at_will) offer(*m, now);
         }
         discount(*m);
         count(*m, true);

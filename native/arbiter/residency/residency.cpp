@@ -49,6 +49,7 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
     const auto found = members_.find(client);
     if (found == members_.end()) return Refusal::kNone;
     Member& m = found->second;
+    m.at_will = m.at_will || has_room(m);
     if (bytes <= m.movable) {
         m.granted = std::min(m.granted, bytes);
         const bool anew = m.movable >= m.had || now >= m.freed_at + worth_waiting(m);
@@ -191,7 +192,9 @@ bool Residency::note(ClientId client, uint64_t mapped, uint32_t seen, bool compl
     if (mapped >= plus(m.filled, m.tenth)) {
         m.filled = mapped;
         m.got_on = now;
+        m.at_will = false;
     }
+    if (mapped >= m.allowed) m.at_will = false;
     const bool arrived = complete && !m.complete;
     m.complete = complete;
     if (arrived && m.in) {

@@ -169,6 +169,7 @@ class Residency {
         // Since it was allowed more: what it had when it last had a tenth of that more, and when that was.
         uint64_t filled = 0, tenth = 1;
         Nanoseconds got_on = 0;
+        bool at_will = false;  // it asked for another amount instead of that: room that follows gives it no time
         uint32_t number = 0, seen = 0;
         std::optional<uint32_t> said_at;  // `number` when it said what it had: what it holds may be no more than that
         bool refuted = false;             // ... and the driver has less, and it does not obey
