@@ -72,9 +72,13 @@ void Observation::ran_alone(const Rates& rates) {
         freely_.decay(factor(rates.time, kSpanAlone));
         freely_.add(rates);
     }
-    if (!known_alone() || alone_.launches <= 0.0) return;
-    const double excess = alone_.busy_part() * alone_.time - alone_.work;
-    const double each = std::clamp(excess / alone_.launches, 0.0, kQueueingMost);
+    // When turns begin, what others have in their queues runs on for a while, and its own work waits for that.
+    if (rates.disturbed) return;
+    undisturbed_.decay(factor(rates.time, kSpanAlone));
+    undisturbed_.add(rates);
+    if (undisturbed_.samples < kEnough || undisturbed_.launches <= 0.0) return;
+    const double excess = undisturbed_.busy_part() * undisturbed_.time - undisturbed_.work;
+    const double each = std::clamp(excess / undisturbed_.launches, 0.0, kQueueingMost);
     queueing_ += kLearn * (each - queueing_);
 }
 

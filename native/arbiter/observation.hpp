@@ -19,7 +19,8 @@ namespace gemlet::arbiter {
 // Sums that forget: what happened `span` ago counts 1/e.
 struct Rates {
     double time = 0.0, samples = 0.0, busy = 0.0, awaited = 0.0, work = 0.0, launches = 0.0;
-    bool freely = true;  // it could launch far ahead: it did not wait for room in a short window
+    bool freely = true;      // it could launch far ahead: it did not wait for room in a short window
+    bool disturbed = false;  // others, who had stopped, have not drained yet
 
     void decay(double factor) {
         for (double* sum : {&time, &samples, &busy, &awaited, &work, &launches}) *sum *= factor;
@@ -52,7 +53,7 @@ class Observation {
     // What it did alone says nothing of it once its launches are of another length: a program loads, warms up and
     // then works.
     bool unlike_alone() const;
-    void forget_alone() { alone_ = freely_ = {}; }
+    void forget_alone() { alone_ = freely_ = undisturbed_ = {}; }
 
     bool known_alone() const { return alone_.samples >= kEnough; }
     // A program that has just begun loads modules: its first work takes long to complete, whichever others run.
@@ -112,7 +113,7 @@ class Observation {
     static constexpr double kBusyRank = 0.9;
 
     Progress said_, taken_;
-    Rates alone_, freely_;  // the second: of the first what was so
+    Rates alone_, freely_, undisturbed_;  // the others: of the first what was so
     Rates beside_, together_, lately_, habit_, recently_;
     double queueing_ = 4'000.0;  // ns that a launch is queued and does not run
     double filled_ = 0.0;        // looks that found work, less kEmpty for each that found none; and their time

@@ -50,6 +50,9 @@ Rates Arbiter::State::observed(Lease& lease, Nanoseconds now) {
     const double samples = static_cast<double>(lease.conditions.poll) / static_cast<double>(p.poll_shared);
     Rates rates = lease.client->seen.take(now - since, lease.conditions.shared ? std::max(1.0, samples) : 1.0);
     rates.freely = lease.conditions.window >= p.window_alone;
+    const auto& all = leases.all();
+    rates.disturbed = std::any_of(all.begin(), all.end(),
+                                  [&](const Lease& other) { return other.client != lease.client && !other.runs(); });
     return rates;
 }
 

@@ -68,9 +68,7 @@ class Fair final : public Policy {
     bool hurries(const Group& group, const Groups& others, Nanoseconds now) override {
         return in_hurry(group) && !takes_a_minimum(group, others, now);
     }
-    bool owed(const Group& group, Nanoseconds now) const override {
-        return group.waiting > 0 && short_of_minimum(group, now) && is_owed(group, now);
-    }
+    bool owed(const Group& group, Nanoseconds now) const override { return group.waiting > 0 && is_owed(group, now); }
     bool behind(const Group& group) const override {
         return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);
     }
@@ -158,9 +156,10 @@ class Fair final : public Policy {
         return a.waited.share(now, a.waits ? now - a.looked : 0) / left;
     }
     // One that keeps the device busy has its minimum by its turns. One that pauses would wait for the turn of another
-    // each time that it comes back, so it goes before the others if it has waited for long of late.
+    // each time that it comes back, so it goes before the others if it has waited for long of late. One that has as
+    // much of the device as its minimum is owed nothing, however long it waited: it would go before those that are.
     bool is_owed(const Group& group, Nanoseconds now) const {
-        return at(group).paused && kept_waiting(group, now) > kKeptWaiting;
+        return at(group).paused && short_of_minimum(group, now) && kept_waiting(group, now) > kKeptWaiting;
     }
     enum class Class { kClaims, kHurries, kIsOwed, kInTurn, kTakesWhatIsLeft };
     Class class_of(const Group& group, const Groups& others, Nanoseconds now);
@@ -472,7 +471,9 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
     if (const Arrivals::Expected next = reserved(own, now); next.from > now)
         result.deadline = std::min(result.deadline, next.from);
     uint32_t rotating = 0;
-    double slowest = INFINITY;
+    double slowest = INFINITY, slowest_behind = INFINITY;
+    const bool claims = best_effort(own) && competes(own, now);
+    const double claimed = claims ? a.claim / std::max(1.0 - own.spec.min, kLeastTarget) : 0.0;
     // It has its own minimum, and so no right to the time of one that has not.
     const bool owes = kept_waiting(own, now) <= 1.0 && class_of(own, contenders, now) > Class::kIsOwed;
     for (const Group* g : contenders) {
@@ -487,20 +488,22 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
             result.deadline = std::min(result.deadline, std::max(turn.granted + kShort, now));
         } else if (preempts(*g, own, now) && (g->running || (g->waiting > 0 && hurries(*g, contenders, now)))) {
             // A guaranteed minimum is worth a moment even to those in a hurry.
-            const bool claims = best_effort(own) && competes(own, now);
             result.deadline = std::min(result.deadline, claims ? std::max(earliest, now) : now);
         } else if (best_effort(own) && !best_effort(*g)) {
-            const bool claims = competes(own, now);
-            const double left = claims ? a.claim / std::max(1.0 - own.spec.min, kLeastTarget) : 0.0;
-            result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
+            result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(claimed)));
         } else if (best_effort(*g) && !best_effort(own)) {
             if (competes(*g, now)) result.deadline = std::min(result.deadline, std::max(earliest, now));
         } else {
             // Several that came back at the same time are not in each other's way: each has its turn.
             const Account& other = at(*g);
-            slowest = std::min(slowest, a.vtime < a.first_until ? other.vtime : place_of(other));
+            // Of best effort, those that take what is left come after one that claims its minimum, however long ago
+            // they ran.
+            double& least = claims && !competes(*g, now) ? slowest_behind : slowest;
+            least = std::min(least, a.vtime < a.first_until ? other.vtime : place_of(other));
         }
     }
+    const bool goes_first = std::isinf(slowest) && std::isfinite(slowest_behind);
+    if (goes_first) slowest = slowest_behind;
     if (std::isfinite(slowest)) {
         const double cycle = static_cast<double>(cycle_);
         // After its turn the first is ahead of the others by half a cycle, after theirs as far behind: not ahead by a
@@ -518,7 +521,8 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         // A group in a hurry would come back at once, so it goes on for as long as it would go before the others.
         if (own.spec.priority == Priority::kLatency && !takes_a_minimum(own, contenders, now))
             a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
-        const double left = std::max(0.0, a.turn_end - a.vtime) * a.rate / turn.part;
+        const double in_turn = std::max(0.0, a.turn_end - a.vtime) * a.rate / turn.part;
+        const double left = goes_first ? std::max(claimed, in_turn) : in_turn;
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
     } else {
         a.contended = false;

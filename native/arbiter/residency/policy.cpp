@@ -26,6 +26,7 @@ void Residency::refresh() const {
     if (!std::exchange(stale_, false)) return;
     for_all_sums([](Sums& sums) { sums = {}; });
     for (const auto& [id, m] : members_) {
+        m.kept = 0;
         const auto group = groups_.find(m.group);
         m.of = group == groups_.end() ? nullptr : &group->second;
         for_sums_of(m, [&, &m = m](Sums& sums) {
@@ -77,7 +78,7 @@ uint64_t Residency::room(const Scope& scope, const Member* asks) {
 
 bool Residency::fits(const Member& member, const Leaving& without) const {
     for (const Scope& scope : scopes_of(member)) {
-        const Total others = scope.sums->in - (member.in ? member.movable : 0) -
+        const Total others = scope.sums->in + scope.sums->kept - (member.in ? member.movable : 0) -
                              (scope.is_group ? without.of_group : without.on_device);
         if (others + member.movable > room(scope)) return false;
     }
@@ -117,6 +118,8 @@ void Residency::set_in(Member& member, bool in) {
 
 void Residency::put_out(Member& member, Nanoseconds now) {
     set_in(member, false);
+    for_sums_of(member, [&](Sums& sums) { sums.kept -= member.kept; });
+    member.kept = member.had = 0;
     member.complete = false;
     member.interrupted = member.active;
     if (member.active && member.queued == kNever) member.queued = now;
@@ -131,6 +134,7 @@ void Residency::enter(Member& member, Nanoseconds now) {
     member.entered = member.epoch = member.idle_since = now;
     member.complete = member.mapped >= member.movable && member.committed >= member.movable;
     member.entry_bytes = minus(member.movable, member.mapped);
+    member.at_will = false;
     offer(member, now);
 }
 
@@ -195,12 +199,12 @@ Nanoseconds Residency::epoch_length(const Member& member, const Demand& all) con
 Nanoseconds Residency::may_go_at(const Member& member, const Demand& wanted, Nanoseconds now) const {
     if (member.gone || member.movable == 0) return now;
     const Nanoseconds its_time =
-        member.complete ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
+        member.entry_bytes == 0 ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
     const Nanoseconds at = has_room(member) ? std::min(its_time, member.got_on + p_.slow) : its_time;
     if (member.active) return at;
     // Short of two hand-overs its return may be worth waiting for, unless such pauses of its always took longer.
     const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
-    return std::min(at, member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover)));
+    return std::min(at, member.idle_since + (for_long ? p_.idle : worth_waiting(member)));
 }
 
 // ... to this one. A pinned client that comes back from being idle does not wait for an epoch to end; but the
@@ -293,9 +297,26 @@ bool Residency::is_passed_by(const Member& member, Nanoseconds now) const {
     return member.asked_at != kNever && member.seen != member.number && now >= member.asked_at + p_.answer;
 }
 
+// What a resident frees in its epoch it may need again in a moment: a program that allocates and frees in each of its
+// steps would lose its place with each, to the first that fits into the rest.
+void Residency::keep_what_was_freed(Nanoseconds now) {
+    std::optional<Demand> wanted;
+    for (auto& [id, m] : members_) {
+        const Nanoseconds until = m.freed_at + worth_waiting(m);
+        if (!m.in || m.had <= m.movable || until <= now) continue;
+        if (!wanted) wanted = demand();
+        const Nanoseconds its_time = may_go_at(m, *wanted, now);
+        if (its_time <= now) continue;
+        m.kept = m.had - m.movable;
+        for_sums_of(m, [&, &m = m](Sums& sums) { sums.kept += m.kept; });
+        next_ = std::min({next_, until, its_time});
+    }
+}
+
 void Residency::let_in(Nanoseconds now) {
     for (auto& [id, m] : members_)
         if (!m.in && !m.gone && m.movable == 0) enter(m, now);  // it needs no room
+    keep_what_was_freed(now);
     const bool all_fit = everything_fits();
     std::vector<std::pair<ClientId, Member*>> queue;
     for (auto& [id, m] : members_) {
@@ -467,7 +488,7 @@ void Residency::publish(Nanoseconds now) {
         }
         if (allowed > m->allowed) {
             order(id, *m, allowed);
-            offer(*m, now);
+            if (!m->at_will) offer(*m, now);
         }
         discount(*m);
         count(*m, true);

@@ -49,8 +49,14 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
     const auto found = members_.find(client);
     if (found == members_.end()) return Refusal::kNone;
     Member& m = found->second;
+    m.at_will = m.at_will || has_room(m);
     if (bytes <= m.movable) {
         m.granted = std::min(m.granted, bytes);
+        const bool anew = m.movable >= m.had || now >= m.freed_at + worth_waiting(m);
+        if (bytes < m.movable && m.entry_bytes == 0 && anew) {
+            m.had = m.movable;
+            m.freed_at = now;
+        }
     } else {
         for (const Scope& scope : scopes_of(m))
             if (bytes > room(scope, &m)) return scope.is_group ? Refusal::kResident : Refusal::kCapacity;
@@ -58,8 +64,10 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
         for (const auto& [id, other] : members_) promised = plus(promised, host_of(other, &m, bytes));
         if (promised > host_) return Refusal::kHost;
         m.turn = ++turn_;
+        const bool comes = m.movable == 0;
         m.movable = m.granted = bytes;
         stale_ = true;
+        if (m.in && comes) m.entered = m.epoch = now;
         if (m.in && !fits(m)) put_out(m, now);  // it is the one that waits for its growth
         if (!m.in && m.queued == kNever) m.queued = now;
     }
@@ -82,6 +90,10 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     m.committed = std::min(bytes, new_here ? m.mapped : std::max(m.committed, m.mapped));
     if (new_here) m.allowed = m.committed;
     m.complete = m.mapped == m.movable;
+    if (new_here && m.in) {
+        m.entered = m.epoch = now;
+        m.entry_bytes = minus(m.movable, m.mapped);
+    }
     offer(m, now);
     m.said_at = ++m.number;
     orders_.push_back({client, m.allowed, m.number});  // also if it is never changed: it waits for a first one
@@ -180,12 +192,15 @@ bool Residency::note(ClientId client, uint64_t mapped, uint32_t seen, bool compl
     if (mapped >= plus(m.filled, m.tenth)) {
         m.filled = mapped;
         m.got_on = now;
+        m.at_will = false;
     }
+    if (mapped >= m.allowed) m.at_will = false;
     const bool arrived = complete && !m.complete;
     m.complete = complete;
     if (arrived && m.in) {
-        m.epoch = now;
+        // One that has grown since it arrived has no more time for that.
         if (m.entry_bytes > 0) {
+            m.epoch = now;
             // The first moves are slow: the host's memory for them is allocated meanwhile. That says nothing of later
             // ones, so the faster of the last two counts; of one alone, no more than what the link takes. And one may
             // find nearly all of its memory there every other time: as much as on average comes with the next, too.

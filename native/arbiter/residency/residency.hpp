@@ -147,6 +147,7 @@ class Residency {
         Total pinned = 0;      // granted to pinned ones
         uint64_t largest = 0;  // granted to one of them
         Total in = 0, pinned_in = 0;
+        Total kept = 0;  // for what those that are in have just freed; while clients are let in
         // While orders are made: what is wanted; what is still to come back from members that were told to give it;
         // what those that are served before lack.
         Total target = 0, coming = 0, ahead = 0;
@@ -168,6 +169,7 @@ class Residency {
         // Since it was allowed more: what it had when it last had a tenth of that more, and when that was.
         uint64_t filled = 0, tenth = 1;
         Nanoseconds got_on = 0;
+        bool at_will = false;  // it asked for another amount instead of that: room that follows gives it no time
         uint32_t number = 0, seen = 0;
         std::optional<uint32_t> said_at;  // `number` when it said what it had: what it holds may be no more than that
         bool refuted = false;             // ... and the driver has less, and it does not obey
@@ -185,7 +187,10 @@ class Residency {
         bool asked_early = false;       // ... before its turn had come
         Nanoseconds idle_since = 0;
         Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
-        uint64_t entry_bytes = 0;   // that had to move for its entry
+        uint64_t had = 0;           // before it began to free some of it, ...
+        Nanoseconds freed_at = 0;   // ... then
+        mutable uint64_t kept = 0;  // of Sums::kept
+        uint64_t entry_bytes = 0;   // that had to move for its entry; 0 once it had arrived
         Nanoseconds handover = 0;   // how long its entries take, of the last two
         Nanoseconds last_handover = 0;
         uint64_t last_bytes = 0;            // ... that moved for it
@@ -211,12 +216,12 @@ class Residency {
     struct Leaving {
         Total on_device = 0, of_group = 0;
         void add(const Member& leaves, const Member& comes) {
-            on_device += leaves.movable;
-            if (leaves.group == comes.group) of_group += leaves.movable;
+            on_device += Total(leaves.movable) + leaves.kept;
+            if (leaves.group == comes.group) of_group += Total(leaves.movable) + leaves.kept;
         }
         void take_back(const Member& leaves, const Member& comes) {
-            on_device -= leaves.movable;
-            if (leaves.group == comes.group) of_group -= leaves.movable;
+            on_device -= Total(leaves.movable) + leaves.kept;
+            if (leaves.group == comes.group) of_group -= Total(leaves.movable) + leaves.kept;
         }
     };
     // Who wants to be on the device: what the length of an epoch follows from.
@@ -239,6 +244,7 @@ class Residency {
     bool note_fixed(ClientId client, uint64_t bytes);
     void settle(Nanoseconds now);
     void drop_what_no_longer_fits(Nanoseconds now);
+    void keep_what_was_freed(Nanoseconds now);
     void let_in(Nanoseconds now);
     void keep_what_fits();
     void publish(Nanoseconds now);
@@ -256,6 +262,7 @@ class Residency {
     double handover_of(const Member& member) const;
     Nanoseconds epoch_length(const Member& member, const Demand& demand) const;
     Nanoseconds may_go_at(const Member& member, const Demand& demand, Nanoseconds now) const;
+    Nanoseconds worth_waiting(const Member& member) const { return std::max(p_.idle, 2 * member.handover); }
     Nanoseconds gives_way_at(const Member& member, const Member& to, const Demand& demand, Nanoseconds now) const;
     uint64_t host_of(const Member& member, const Member* changed = nullptr, uint64_t movable = 0) const;
     std::vector<Member*> in_turn(std::vector<std::pair<ClientId, Member*>> queue) const;

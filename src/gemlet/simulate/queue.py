@@ -22,6 +22,11 @@ def _ceil(value: float) -> int:
     return -int(-value // 1)
 
 
+def _later(at: int, by: float) -> int:
+    """The moment after ``at`` when ``by`` has passed. What is too little to be seen in a sum passes, too."""
+    return max(at + 1, _ceil(at + by))
+
+
 class Queue:
     """Launches and executed work, in nanoseconds of work on an idle device. ``settle`` brings it up to a moment."""
 
@@ -101,7 +106,7 @@ class Queue:
         """When it comes to a kernel that waits for others; None if there is none, or it does not run."""
         if not self._stops or self.rate <= 0 or self.meets:
             return None
-        return max(self.at + 1, _ceil(self.at + (self._stops[0] - self.done) / self.rate))
+        return _later(self.at, (self._stops[0] - self.done) / self.rate)
 
     @property
     def completed(self) -> float:
@@ -198,13 +203,13 @@ class Queue:
                 end += count * self.kernel / self.pace
         elif self.mode == "full":
             return None
-        return _ceil(end)
+        return max(self.at + 1, _ceil(end))
 
     def falls_to(self, level: float) -> int | None:
         """When no more than ``level`` is queued, if nothing more is launched."""
         if self.backlog <= level:
             return self.at
-        return _ceil(self.at + (self.backlog - level) / self.pace) if self.pace > 0 else None
+        return _later(self.at, (self.backlog - level) / self.pace) if self.pace > 0 else None
 
     def launches_that_fit(self) -> int:
         """How many of the coming launches find room in the window; flow."""
@@ -233,4 +238,4 @@ class Queue:
         ahead = self.given + index * self.kernel - self.window - self.done
         if ahead <= 0:
             return self.at
-        return _ceil(self.at + ahead / self.pace) if self.pace > 0 else None
+        return _later(self.at, ahead / self.pace) if self.pace > 0 else None

@@ -56,6 +56,23 @@ def test_words_of_little_progress_do_not_help(scene: Callable[..., Scene]) -> No
     assert s.now - since <= (SLOW + 200) * MS
 
 
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("less", [GIB, 1])
+@pytest.mark.parametrize("grows", [0, 1])
+def test_nor_does_it_to_free_and_allocate(scene: Callable[..., Scene], complete: bool, less: int, grows: int) -> None:
+    """Each time it was given its room anew, and the time to fill it."""
+    s = let_in(scene)
+    since, size = s.now, 60 * GIB
+    while s.resident() != {0}:
+        s.residency.report(1, 0, s.orders[1][1], complete, s.now)
+        s.collect()
+        s.admit(1, size - less)
+        size += grows
+        s.admit(1, size)
+        s.to(s.now / MS + 100)
+        assert s.now - since <= (SLOW + 200) * MS
+
+
 def test_one_that_comes_slowly_keeps_its_place(scene: Callable[..., Scene]) -> None:
     s = let_in(scene)
     for _ in range(10):
