@@ -118,6 +118,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
     for (Party& party : parties) {
         if (!party.lease) continue;
         Observation& seen = party.client->seen;
+        seen.presume_queueing(party.client->group->spec.min <= 0.0 || party.peers.any);
         if (party.beside) {
             seen.ran_beside(party.rates);
             total += seen.beside().work_rate() * party.client->sm;

@@ -80,6 +80,7 @@ void Observation::ran_alone(const Rates& rates) {
     const double excess = undisturbed_.busy_part() * undisturbed_.time - undisturbed_.work;
     const double each = std::clamp(excess / undisturbed_.launches, 0.0, kQueueingMost);
     queueing_ += kLearn * (each - queueing_);
+    queueing_seen_ = true;
 }
 
 void Observation::ran_beside(const Rates& rates) {
@@ -103,7 +104,8 @@ void Observation::happened(const Rates& rates) {
 // What a host waited beyond the time that its own work took.
 double Observation::stalled(const Rates& rates) const {
     const double awaited = rates.awaited_part();
-    const double own = rates.work_rate() + queueing_ * rates.launch_rate();
+    const double each = queueing_seen_ || presumes_queueing_ ? queueing_ : 0.0;
+    const double own = rates.work_rate() + each * rates.launch_rate();
     // As much of its own work as did not fit into the time in which nobody waited was done while somebody did.
     return awaited - std::max(0.0, own - (rates.busy_part() - awaited));
 }

@@ -88,6 +88,9 @@ class Observation {
     double waiting() const { return habit_.awaited_part(); }
     // That is known, and no more than `part`.
     bool hardly_waits(double part) const { return habit_.samples >= kEnough && waiting() <= part; }
+    // Whether its launches are presumed to take time until that is seen. Where kernels are as short as that, it would
+    // seem to lose nothing beside others.
+    void presume_queueing(bool presume) { presumes_queueing_ = presume; }
     void forget_filled() { filled_ = filled_time_ = 0.0; }
     // For half a second or so. A rank that is bound by its host has phases in which its queue is never empty, too.
     bool mostly_busy() const { return recently_.busy_part() >= kBusyRank; }
@@ -115,8 +118,9 @@ class Observation {
     Progress said_, taken_;
     Rates alone_, freely_, undisturbed_;  // the others: of the first what was so
     Rates beside_, together_, lately_, habit_, recently_;
-    double queueing_ = 4'000.0;  // ns that a launch is queued and does not run
-    double filled_ = 0.0;        // looks that found work, less kEmpty for each that found none; and their time
+    double queueing_ = 4'000.0;  // ns that a launch is queued and does not run; at first as on an H200
+    bool queueing_seen_ = false, presumes_queueing_ = true;
+    double filled_ = 0.0;  // looks that found work, less kEmpty for each that found none; and their time
     double filled_time_ = 0.0;
 };
 
