@@ -313,7 +313,8 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
         s.observe_last(*lease, now);
         s.policy->stopped(lease->turn(), StopReason::kExit, now);
         s.leases.stop(*lease, 0, now);
-        s.leases.finish(*s.leases.newest(client), now, now);
+        Lease& stopped = *s.leases.newest(client);
+        s.leases.finish(stopped, stopped.end, now);  // one that did not stop in time pays no more for it than before
     }
     while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, std::min(lease->end, now), now);
     s.unpark(*client);

@@ -253,7 +253,11 @@ Nanoseconds Arbiter::State::work_beside(const Client& client) const {
 Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) const {
     const Nanoseconds late = drained - lease.end;
     const Nanoseconds turns = (late + p.hardware_turn / 2) / p.hardware_turn * p.hardware_turn;  // the nearest number
-    if (late <= 0 || !leases.followed(lease)) return drained;
+    if (late <= 0) return drained;
+    // Nobody waited for it: what runs beside it at the end of a turn has had its part. But one that was stopped
+    // (SIGSTOP, a frozen cgroup) for longer than turns are does not pay for what they did meanwhile.
+    if (!leases.followed(lease))
+        return lease.given > p.cycle_max ? std::max(lease.end, drained - lease.given) : drained;
     Nanoseconds others = std::abs(late - turns) < p.hardware_turn / 3 ? turns : 0;
     if (late >= grace)  // its host may have been late to see it
         others = std::max({others, lease.given, growth(work_beside(*lease.client), lease.others)});

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -39,45 +40,48 @@ uint64_t process_start(uint32_t pid) {
     return std::strtoull(field, nullptr, 10);
 }
 
-Liveness::~Liveness() {
-    for (const auto& [process, fd] : pidfds_)
-        if (fd >= 0) close(fd);
+Pidfd::Pidfd(uint32_t pid) : fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {
+    if (fd_ >= 0 && fstat(fd_, &file_) != 0) fd_ = -1;
+}
+
+Pidfd::~Pidfd() {
+    if (is_ours()) close(fd_);
+}
+
+bool Pidfd::is_ours() const {
+    struct stat now{};
+    return fd_ >= 0 && fstat(fd_, &now) == 0 && now.st_dev == file_.st_dev && now.st_ino == file_.st_ino;
+}
+
+Pidfd::State Pidfd::look() const {
+    if (!is_ours()) return State::kUnknown;
+    pollfd waiting{fd_, POLLIN, 0};
+    if (poll(&waiting, 1, 0) <= 0) return State::kAlive;
+    return (waiting.revents & POLLIN) != 0 && is_ours() ? State::kEnded : State::kUnknown;
 }
 
 bool Liveness::alive(uint32_t pid, uint64_t start) {
     const auto key = std::make_pair(pid, start);
-    auto known = pidfds_.find(key);
-    if (known == pidfds_.end()) {
-        // Open first, then check who it is: afterwards the descriptor can mean nobody else.
-        int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-        const uint64_t found = process_start(pid);
-        if (found == kUnknownStart) {  // what cannot be told now is not remembered
-            if (fd >= 0) close(fd);
-            return true;
+    const auto known = processes_.find(key);
+    if (known != processes_.end()) {
+        if (known->second == nullptr) return false;
+        const Pidfd::State state = known->second->look();
+        if (state == Pidfd::State::kAlive) return true;
+        if (state == Pidfd::State::kEnded) {
+            known->second = nullptr;
+            return false;
         }
-        if (found != start) {
-            if (fd >= 0) close(fd);
-            fd = -1;
-        } else if (fd < 0) {
-            fd = -2;
-        }
-        if (pidfds_.size() > 256) {  // processes come and go
-            for (auto& [process, old] : pidfds_)
-                if (old >= 0) close(old);
-            pidfds_.clear();
-        }
-        known = pidfds_.emplace(key, fd).first;
+        processes_.erase(known);
     }
-    if (known->second == -1) return false;
-    if (known->second == -2) {
-        const uint64_t found = process_start(pid);
-        return found == start || found == kUnknownStart;
-    }
-    pollfd waiting{known->second, POLLIN, 0};
-    if (poll(&waiting, 1, 0) <= 0) return true;
-    close(known->second);
-    known->second = -1;
-    return false;
+    // Open first, then check who it is: afterwards the descriptor can mean nobody else.
+    auto pidfd = std::make_unique<Pidfd>(pid);
+    const uint64_t found = process_start(pid);
+    if (found == kUnknownStart) return true;  // what cannot be told now is not remembered
+    if (found != start) pidfd = nullptr;
+    const bool is_alive = pidfd != nullptr;
+    if (processes_.size() > 256) processes_.clear();  // processes come and go
+    processes_.emplace(key, std::move(pidfd));
+    return is_alive;
 }
 
 }  // namespace gemlet::sim

@@ -1,8 +1,10 @@
 // Is a process still alive? Asked for every process of the machine, often, so the common answer is one poll(2).
 #pragma once
 
+#include <sys/stat.h>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 
 namespace gemlet::sim {
@@ -12,14 +14,31 @@ namespace gemlet::sim {
 inline constexpr uint64_t kUnknownStart = UINT64_MAX;
 uint64_t process_start(uint32_t pid);
 
+// Readable from the moment its process ended, even while that is a zombie. The program may close the number, as
+// daemons close all their files, and give it to a file of its own: that is neither believed nor closed.
+class Pidfd {
+  public:
+    enum class State : uint8_t { kAlive, kEnded, kUnknown };
+
+    explicit Pidfd(uint32_t pid);
+    ~Pidfd();
+    Pidfd(const Pidfd&) = delete;
+    Pidfd& operator=(const Pidfd&) = delete;
+    State look() const;  // unknown: there is no such descriptor (any more)
+
+  private:
+    bool is_ours() const;
+
+    int fd_;
+    struct stat file_{};
+};
+
 class Liveness {
   public:
-    ~Liveness();
     bool alive(uint32_t pid, uint64_t start);
 
   private:
-    // A pidfd is readable from the moment its process ended, even while it is a zombie. -1: seen dead, -2: no pidfds.
-    std::map<std::pair<uint32_t, uint64_t>, int> pidfds_;
+    std::map<std::pair<uint32_t, uint64_t>, std::unique_ptr<Pidfd>> processes_;  // null: seen dead
 };
 
 }  // namespace gemlet::sim

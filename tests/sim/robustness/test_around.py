@@ -503,3 +503,27 @@ def test_a_thread_that_is_cancelled_while_it_waits_wants_no_more_time(
     eventually(lambda: not served.group("g")["holding"])
     program.go_on()
     program.results()
+
+
+BUILT_WITH_A_SANITIZER = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
+    int (*retain)(void**, int) = (int (*)(void**, int))dlsym(driver, "cuDevicePrimaryCtxRetain");
+    void* context;
+    const int begun = init(0);
+    printf("%d %d\\n", begun, retain(&context, 0));
+    return 0;
+}
+"""
+
+
+def test_a_program_that_was_built_with_the_address_sanitizer(served: Served, machine: Machine) -> None:
+    """Its runtime wants to be the first library, and the hook is in front of it."""
+    program = compiled_text("cc", "-fsanitize=address", "-ldl", text=BUILT_WITH_A_SANITIZER)
+    served.server.set_group("g", memory=CONTEXT // 2)
+    for group, result in (("g", OUT_OF_MEMORY), ("other", 0)):
+        code, out, err = machine.start(group, command=str(program), ASAN_OPTIONS="detect_leaks=0").end()
+        assert (code, out) == (0, f"0 {result}\n"), err

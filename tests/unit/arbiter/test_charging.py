@@ -86,3 +86,31 @@ def test_the_first_turn_puts_nobody_behind_for_good(later):
     ]
     assert min(worst) == pytest.approx(max(worst), abs=0.004)
     assert min(worst) > -0.0115
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("frozen", [1, 3])
+def test_programs_that_were_stopped_do_not_pay_for_what_ran_beside_them(
+    scene: Callable[..., Scene], frozen: int, goes_on: bool
+) -> None:
+    """They share openly, reach their maximum, and are stopped (Ctrl-Z, a frozen cgroup) before they can say so. Then
+    they go on, or are killed."""
+    s = scene(open=True)
+    s.group("frozen", max=0.3)
+    s.group("other")
+    stopped = range(1, 1 + frozen)
+    for client in stopped:
+        s.client(client, "frozen", wants=True)
+    s.client(0, "other", wants=True)
+    for ms in range(1, 5 * SECOND_MS):
+        s.to(ms)
+        s.progress(0, ms)
+    assert s.used("frozen") < 50
+    for client in stopped:
+        if not goes_on:
+            s.leave(client)
+            continue
+        s.stop(client, tail=0.5, drained=False)
+        s.to(s.ms + 0.2)
+        s.drain(client)
+    assert s.used("frozen") < 100
