@@ -86,6 +86,9 @@ class ServingPlan:
         # Of what was learned, by kind of device and the model's key: what plans rest on.
         self._adopted: dict[tuple[str, str], ModelProfile] = {}
         self._unused = False  # what was learned since the last plan, which may have failed
+        # From when the models are looked at until their plan is in force: one of fewer has no place for a new one.
+        self._changing = asyncio.Lock()
+        self._without: frozenset[int] = frozenset()  # devices that did not live when the last plan was made
         self._start_control: Callable[[], None] | None = None  # where it waits for profiles
         if self.known is not None and on.backend in backend_choice.ON_GPU | {"modelled"}:
             engine.expectation.observer = self._observe
@@ -149,6 +152,10 @@ class ServingPlan:
 
     async def learn(self) -> None:
         """Plans models without a profile by what their batches took; to be called every few seconds."""
+        async with self._changing:
+            await self._learn()
+
+    async def _learn(self) -> None:
         specs = [spec for spec in self.specs() if spec.platform != "noop"]
         for learned in self._learned.values():
             learned.keep_only({spec.key for spec in specs})
@@ -229,6 +236,7 @@ class ServingPlan:
         """For these demands, and what is left for models without one; None: for those of the demand file alone."""
         demanded: DemandedService | None = self._demanded
         alive = [device.index for device in self.fleet.devices()] or list(self._choice.devices)
+        self._without = frozenset(self._choice.devices) - set(alive)
         return initial_plan.make(
             specs,
             self._of_models(specs),
@@ -250,7 +258,23 @@ class ServingPlan:
 
     async def replan(self, changed: str, specs: Mapping[str, ModelSpec]) -> None:
         """A plan for these models, of which ``changed`` is new, other than before, or gone; both come into force."""
-        slos = {label: spec.slo_ms for label, spec in specs.items() if spec.name == changed}
+        async with self._changing:
+            slos = {label: spec.slo_ms for label, spec in specs.items() if spec.name == changed}
+            await self._replan(specs, slos)
+
+    async def use_again(self, device: int) -> None:
+        """A device is back. Without a controller nobody else would see that the plan has no place on it.
+
+        Raises GemletError.
+        """
+        async with self._changing:
+            follows = self.controller is not None and not self.controller.paused
+            if device in self._without and not follows:
+                logger.info("device %d is back: a new plan, which uses it", device)
+                await self._replan({spec.label: spec for spec in self.specs()}, {})
+
+    async def _replan(self, specs: Mapping[str, ModelSpec], slos: Mapping[str, float]) -> None:
+        """slos: of the models that are new or other than before, by label."""
         demands = [
             msgspec.structs.replace(demand, slo_ms=slos.get(demand.model, demand.slo_ms))
             for demand in self._known_demands(specs.keys())
