@@ -88,7 +88,7 @@ class ServingPlan:
         self._unused = False  # what was learned since the last plan, which may have failed
         # From when the models are looked at until their plan is in force: one of fewer has no place for a new one.
         self._changing = asyncio.Lock()
-        self._without: frozenset[int] = frozenset()  # devices that did not live when the last plan was made
+        self._without: frozenset[int] = frozenset()  # devices that did not live when the plan in force was made
         self._start_control: Callable[[], None] | None = None  # where it waits for profiles
         if self.known is not None and on.backend in backend_choice.ON_GPU | {"modelled"}:
             engine.expectation.observer = self._observe
@@ -198,8 +198,7 @@ class ServingPlan:
                 seen.append(Demand(model=spec.label, rate=rate, slo_ms=spec.slo_ms))
         demands = [each for each in self._known_demands({spec.label for spec in specs}) if each.model not in labels]
         async with self.controller.applying if self.controller is not None else nullcontext():
-            plan = await asyncio.to_thread(self._make_plan, list(specs), [*demands, *seen])
-            await self.fleet.apply(plan)
+            plan = await self._apply(list(specs), [*demands, *seen])
             if self.controller is not None:
                 self._tell(self.controller, plan, labels)
 
@@ -232,15 +231,29 @@ class ServingPlan:
             raise UsageError(f"{self._options.plan} is for GPU {strange[0]}, which does not serve here", hint=hint)
         return plan
 
-    def _make_plan(self, specs: Sequence[ModelSpec], demands: Sequence[Demand] | None = None) -> Plan:
+    def _alive(self) -> list[int]:
+        return [device.index for device in self.fleet.devices()] or list(self._choice.devices)
+
+    async def _apply(
+        self, specs: Sequence[ModelSpec], demands: Sequence[Demand], models: Mapping[str, ModelSpec] | None = None
+    ) -> Plan:
+        """Makes a plan for these and brings it into force. Raises GemletError."""
+        alive = self._alive()
+        # many milliseconds: requests go on meanwhile
+        plan = await asyncio.to_thread(self._make_plan, specs, demands, alive)
+        await self.fleet.apply(plan, models)
+        self._without = frozenset(self._choice.devices) - frozenset(alive)
+        return plan
+
+    def _make_plan(
+        self, specs: Sequence[ModelSpec], demands: Sequence[Demand] | None = None, alive: Sequence[int] | None = None
+    ) -> Plan:
         """For these demands, and what is left for models without one; None: for those of the demand file alone."""
         demanded: DemandedService | None = self._demanded
-        alive = [device.index for device in self.fleet.devices()] or list(self._choice.devices)
-        self._without = frozenset(self._choice.devices) - set(alive)
         return initial_plan.make(
             specs,
             self._of_models(specs),
-            alive,
+            self._alive() if alive is None else alive,
             demands=self._known_demands({spec.label for spec in specs}) if demands is None else demands,
             fill=demands is not None,
             options=self._planner_options(),
@@ -280,10 +293,8 @@ class ServingPlan:
             for demand in self._known_demands(specs.keys())
         ]
         async with self.controller.applying if self.controller is not None else nullcontext():
-            # many milliseconds: requests go on meanwhile
-            plan = await asyncio.to_thread(self._make_plan, list(specs.values()), demands)
             before = self._keys()
-            await self.fleet.apply(plan, specs)
+            plan = await self._apply(list(specs.values()), demands, specs)
             after = self._keys()
             others = {label for label in before.keys() | after.keys() if before.get(label) != after.get(label)}
             self._tell_expectation(others)

@@ -10,6 +10,7 @@ import pytest
 
 from gemlet.serve.dispatch.engine import EMPTY
 from gemlet.serve.dispatch.served import ServedModel
+from gemlet.serve.execution.executor import ExecutorFailed
 from gemlet.serve.profiles.learned import AFTER_S
 from gemlet.serve.server import serving_plan
 from gemlet.serve.server.backend_choice import Choice
@@ -28,6 +29,7 @@ class Fleet:
     def __init__(self, engine, alive=(0,)):
         self.alive = list(alive)
         self._engine = engine
+        self.fails = 0
         self._plan = EMPTY
         self._applying = asyncio.Lock()
 
@@ -43,6 +45,9 @@ class Fleet:
     async def apply(self, plan, models=None):
         async with self._applying:
             await asyncio.sleep(LOAD_S)
+            if self.fails:
+                self.fails -= 1
+                raise ExecutorFailed("the executor died again")
             self._plan = plan
             for label, spec in (models or {}).items():
                 self._engine.models.setdefault(label, ServedModel(spec))
@@ -142,6 +147,22 @@ def test_a_device_that_comes_back_while_the_plan_without_it_is_applied_is_used()
         plan.fleet.alive = [0, 1]
         await plan.use_again(1)
         await load
+        assert used(plan) == {0, 1}
+
+    virtually(run())
+
+
+def test_a_device_that_dies_again_is_used_when_it_is_back_for_good():
+    async def run():
+        _, plan = world(spec("mine"), backend="cpu", devices=(0, 1))
+        plan.fleet.alive = [0]
+        await plan.replan("other", {name: spec(name) for name in ("mine", "other")})
+        plan.fleet.alive, plan.fleet.fails = [0, 1], 2
+        with pytest.raises(ExecutorFailed):
+            await plan.use_again(1)
+        with pytest.raises(ExecutorFailed):
+            await plan.replan("third", {name: spec(name) for name in ("mine", "other", "third")})
+        await plan.use_again(1)
         assert used(plan) == {0, 1}
 
     virtually(run())
