@@ -44,7 +44,7 @@ MANY_GPUS = 64
     "--gpus", type=options.Gpus(), metavar="N", help="Devices of the profiled kind; or of several: h200=2,h100.json=1."
 )
 @click.option("--memory", type=options.Size(), help="Memory of each device, in place of the profile's figure.")
-@click.option("--grid", type=options.Whole(1, 1000), metavar="N", help="Shares are multiples of 1/N.")
+@click.option("--grid", type=options.Whole(1, 100), metavar="N", help="Shares are multiples of 1/N.")
 @click.option(
     "--quantile", type=options.Number(), metavar="Q", help="Plan for this quantile of seconds; 0.5: the mean."
 )

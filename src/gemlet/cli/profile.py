@@ -71,6 +71,8 @@ def command(
         if output is None:
             click.echo(profile.render(made), nl=False)
         else:
+            if not fresh:
+                _refuse_to_replace(output)
             text_file.write_text(output, profile.render(made))
         return 0
     if output is None:
@@ -94,6 +96,17 @@ def command(
         hint = f"the same command continues {output}" if missing is left[-1] and output.exists() else None
         messages.error(f"{missing.model}: {missing.why}", hint)
     return 1 if left else 0
+
+
+def _refuse_to_replace(output: Path) -> None:
+    """A file of what was measured, which takes minutes of a GPU. Raises UsageError; ConfigError: of no profiles."""
+    from gemlet.serve.profiles import profile_files
+
+    if output.is_file() and output.stat().st_size:
+        origin = profile_files.load_profiles(output).origin
+        if origin != "modelled":
+            hint = "name another file, or replace it with --fresh"
+            raise UsageError(f"{output} has {origin} profiles, in whose place computed ones would be", hint=hint)
 
 
 def _modelled(models: tuple[str, ...]) -> Profiles:

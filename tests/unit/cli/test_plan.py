@@ -98,7 +98,7 @@ def test_the_list_of_policies(capsys: pytest.CaptureFixture[str]) -> None:
         (["--policy", "nwya"], "did you mean nway?"),
         (["--quantile", "2"], "quantile 2"),
         (["--gpus", "0"], "'0' is not a number of devices"),
-        (["--grid", "1000"], "grid 1000"),
+        (["--grid", "1000"], "expected from 1 to 100"),
         (["--profiles", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
         (["--previous", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
     ],

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemlet.cli.main import run
 from gemlet.serve.profiles import profile, profile_files
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 
@@ -21,6 +20,24 @@ def test_modelled_profiles_say_so_and_can_be_planned_with(tmp_path: Path, capsys
     assert set(known.models) == {"resnet50", "vgg16"}
     assert run(["profile", "--modelled", "bert"]) == 0
     assert set(profile.parse(capsys.readouterr().out, "stdout").models) == {"bert"}
+
+
+def test_what_was_measured_is_not_replaced_by_what_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "profiles.json"
+    file.write_text("")  # as mktemp makes it
+    assert run(["profile", "--modelled", "resnet50", "-o", str(file)]) == 0
+    assert run(["profile", "--modelled", "vgg16", "-o", str(file)]) == 0
+    file.write_text(profile.render(profile_files.load_profiles(Path("h200"))))
+    capsys.readouterr()
+    assert run(["profile", "--modelled", "resnet50", "-o", str(file)]) == 2
+    assert "measured profiles" in capsys.readouterr().err
+    assert profile_files.load_profiles(file).origin == "measured"
+    assert run(["profile", "--modelled", "resnet50", "-o", str(file), "--fresh"]) == 0
+    file.write_text("something else\n")
+    assert run(["profile", "--modelled", "resnet50", "-o", str(file)]) != 0
+    assert file.read_text() == "something else\n"
 
 
 def test_a_repository_cannot_be_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

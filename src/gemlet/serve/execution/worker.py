@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 from gemlet.daemon.logs import Limiter
 from gemlet.errors import DeviceError, GemletError
 from gemlet.inference_protocol import tensors
-from gemlet.serve.end_signals import leave_them_to_the_server
+from gemlet.serve.end_signals import end_children_by_sigterm, leave_them_to_the_server
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
@@ -454,6 +454,7 @@ def _end_with_host() -> None:
 def _set_up() -> None:
     """Of the interpreter and the process, before there is a model."""
     leave_them_to_the_server()
+    end_children_by_sigterm()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a pipe leads to the server, and what is printed may be the last
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first

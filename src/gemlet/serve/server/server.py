@@ -289,6 +289,9 @@ class Server:
     async def _complete(self, device: Device) -> None:
         try:
             await self._fleet.complete(device)
+            await self._serving_plan.use_again(device.index)
+        except GemletError as error:
+            logger.error("device %d is back, and the plan is as it was: %s", device.index, error)
         except Exception:  # the others are served on
             logger.exception("device %d stays without some of its models", device.index)
 

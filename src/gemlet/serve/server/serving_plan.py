@@ -86,6 +86,9 @@ class ServingPlan:
         # Of what was learned, by kind of device and the model's key: what plans rest on.
         self._adopted: dict[tuple[str, str], ModelProfile] = {}
         self._unused = False  # what was learned since the last plan, which may have failed
+        # From when the models are looked at until their plan is in force: one of fewer has no place for a new one.
+        self._changing = asyncio.Lock()
+        self._without: frozenset[int] = frozenset()  # devices that did not live when the plan in force was made
         self._start_control: Callable[[], None] | None = None  # where it waits for profiles
         if self.known is not None and on.backend in backend_choice.ON_GPU | {"modelled"}:
             engine.expectation.observer = self._observe
@@ -149,6 +152,10 @@ class ServingPlan:
 
     async def learn(self) -> None:
         """Plans models without a profile by what their batches took; to be called every few seconds."""
+        async with self._changing:
+            await self._learn()
+
+    async def _learn(self) -> None:
         specs = [spec for spec in self.specs() if spec.platform != "noop"]
         for learned in self._learned.values():
             learned.keep_only({spec.key for spec in specs})
@@ -191,8 +198,7 @@ class ServingPlan:
                 seen.append(Demand(model=spec.label, rate=rate, slo_ms=spec.slo_ms))
         demands = [each for each in self._known_demands({spec.label for spec in specs}) if each.model not in labels]
         async with self.controller.applying if self.controller is not None else nullcontext():
-            plan = await asyncio.to_thread(self._make_plan, list(specs), [*demands, *seen])
-            await self.fleet.apply(plan)
+            plan = await self._apply(list(specs), [*demands, *seen])
             if self.controller is not None:
                 self._tell(self.controller, plan, labels)
 
@@ -225,14 +231,29 @@ class ServingPlan:
             raise UsageError(f"{self._options.plan} is for GPU {strange[0]}, which does not serve here", hint=hint)
         return plan
 
-    def _make_plan(self, specs: Sequence[ModelSpec], demands: Sequence[Demand] | None = None) -> Plan:
+    def _alive(self) -> list[int]:
+        return [device.index for device in self.fleet.devices()] or list(self._choice.devices)
+
+    async def _apply(
+        self, specs: Sequence[ModelSpec], demands: Sequence[Demand], models: Mapping[str, ModelSpec] | None = None
+    ) -> Plan:
+        """Makes a plan for these and brings it into force. Raises GemletError."""
+        alive = self._alive()
+        # many milliseconds: requests go on meanwhile
+        plan = await asyncio.to_thread(self._make_plan, specs, demands, alive)
+        await self.fleet.apply(plan, models)
+        self._without = frozenset(self._choice.devices) - frozenset(alive)
+        return plan
+
+    def _make_plan(
+        self, specs: Sequence[ModelSpec], demands: Sequence[Demand] | None = None, alive: Sequence[int] | None = None
+    ) -> Plan:
         """For these demands, and what is left for models without one; None: for those of the demand file alone."""
         demanded: DemandedService | None = self._demanded
-        alive = [device.index for device in self.fleet.devices()] or list(self._choice.devices)
         return initial_plan.make(
             specs,
             self._of_models(specs),
-            alive,
+            self._alive() if alive is None else alive,
             demands=self._known_demands({spec.label for spec in specs}) if demands is None else demands,
             fill=demands is not None,
             options=self._planner_options(),
@@ -250,16 +271,30 @@ class ServingPlan:
 
     async def replan(self, changed: str, specs: Mapping[str, ModelSpec]) -> None:
         """A plan for these models, of which ``changed`` is new, other than before, or gone; both come into force."""
-        slos = {label: spec.slo_ms for label, spec in specs.items() if spec.name == changed}
+        async with self._changing:
+            slos = {label: spec.slo_ms for label, spec in specs.items() if spec.name == changed}
+            await self._replan(specs, slos)
+
+    async def use_again(self, device: int) -> None:
+        """A device is back. Without a controller nobody else would see that the plan has no place on it.
+
+        Raises GemletError.
+        """
+        async with self._changing:
+            follows = self.controller is not None and not self.controller.paused
+            if device in self._without and not follows:
+                logger.info("device %d is back: a new plan, which uses it", device)
+                await self._replan({spec.label: spec for spec in self.specs()}, {})
+
+    async def _replan(self, specs: Mapping[str, ModelSpec], slos: Mapping[str, float]) -> None:
+        """slos: of the models that are new or other than before, by label."""
         demands = [
             msgspec.structs.replace(demand, slo_ms=slos.get(demand.model, demand.slo_ms))
             for demand in self._known_demands(specs.keys())
         ]
         async with self.controller.applying if self.controller is not None else nullcontext():
-            # many milliseconds: requests go on meanwhile
-            plan = await asyncio.to_thread(self._make_plan, list(specs.values()), demands)
             before = self._keys()
-            await self.fleet.apply(plan, specs)
+            plan = await self._apply(list(specs.values()), demands, specs)
             after = self._keys()
             others = {label for label in before.keys() | after.keys() if before.get(label) != after.get(label)}
             self._tell_expectation(others)

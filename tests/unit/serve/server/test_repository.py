@@ -482,6 +482,12 @@ def test_names_that_requests_cannot_say_are_left_out_and_said_once(model, caplog
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
+def test_a_repository_may_be_the_root_of_a_file_system(model):
+    (model / "config.yaml").write_text("platform: noop\n")
+    (model.parent / "lost+found").mkdir()
+    assert list(tree.scan(model.parent)) == list(tree.stamps(model.parent)) == ["m"]
+
+
 def test_a_model_of_code_that_is_no_source_is_not_read_whole(model):
     (model / "config.yaml").write_text(f"platform: python\n{TENSORS}")
     with (model / "1" / "model.py").open("wb") as file:

@@ -17,6 +17,7 @@ from gemlet.serve.server.frontend import (
     infer_messages,
     intake,
     limits,
+    pieces,
     raw_messages,
     request_checks,
     unpacking,
@@ -248,14 +249,15 @@ class Asking:
 
 
 class InferStream:
-    """ModelStreamInfer: answers come as they are ready; a request's id tells whose they are."""
+    """ModelStreamInfer: answers come in the order of their requests, as Triton's do. Clients go by that: a request may
+    have no id. One that is ready before its turn waits here, and counts among what the client holds."""
 
     kept_bytes = 0
 
     def __init__(self, server: GrpcServer, call: GrpcCall) -> None:
         self._server = server
         self._call = call
-        self._asking: set[Asking] = set()
+        self._asking: dict[Asking, list[Buffer] | None] = {}  # in their order, with answers that wait for others
         self._behind = 0  # requests whose answers are not sent: a client that only sends would fill the memory
         self._ended = False
 
@@ -270,7 +272,7 @@ class InferStream:
     def message(self, data: Buffer, encoding: bytes) -> None:
         self._behind += 1
         asking = Asking(self._server, self._call, self)
-        self._asking.add(asking)
+        self._asking[asking] = None
         asking.take(data, encoding)
 
     def ended(self) -> None:
@@ -283,9 +285,12 @@ class InferStream:
         self._behind -= 1
 
     def gone(self) -> None:
-        for asking in self._asking:
-            asking.cancel()
-        self._asking.clear()
+        given_up, self._asking = self._asking, {}
+        for asking, answer in given_up.items():
+            if answer is None:
+                asking.cancel()
+            else:
+                self._call.holds(-_bytes(answer))
 
     def answered(self, asking: Asking, answer: list[Buffer]) -> None:
         self._send(asking, infer_messages.in_stream(answer))
@@ -296,10 +301,29 @@ class InferStream:
         self._send(asking, [whole.SerializeToString(), *infer_messages.in_stream([named])])
 
     def _send(self, asking: Asking, answer: list[Buffer]) -> None:
-        self._asking.discard(asking)
+        if asking not in self._asking:
+            return  # nobody waits for it
+        if next(iter(self._asking)) is not asking:
+            # Small parts are the executor's memory, which others get from here on.
+            self._asking[asking] = own = pieces.joined(answer)
+            self._call.holds(_bytes(own))
+            return
+        del self._asking[asking]
         self._call.send(answer)
+        while self._asking:
+            following = next(iter(self._asking))
+            waiting = self._asking[following]
+            if waiting is None:
+                break
+            del self._asking[following]
+            self._call.holds(-_bytes(waiting))
+            self._call.send(waiting)
         self._end()
 
     def _end(self) -> None:
         if self._ended and not self._asking:
             self._call.end()
+
+
+def _bytes(answer: list[Buffer]) -> int:
+    return sum([len(piece) for piece in answer])

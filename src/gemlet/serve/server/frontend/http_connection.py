@@ -393,6 +393,7 @@ class Connection(asyncio.Protocol):
             exchange.trace = request.trace.decode("latin-1")
         exchange.token = request.token
         exchange.keep_alive = parser.should_keep_alive()
+        exchange.old = parser.get_http_version() == "1.0"
         self._exchanges.append(exchange)
         body = request.body.view() if isinstance(request.body, LargeBody) else request.body
         self.waits(exchange, request.body_bytes)

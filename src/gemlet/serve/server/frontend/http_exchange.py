@@ -40,12 +40,13 @@ class Exchange:
     """A request and its answer."""
 
     __slots__ = (
-        "_connection", "_ended", "_out", "arrived", "call", "endless", "head_only", "keep_alive", "request_bytes",
-        "token", "trace",
+        "_connection", "_ended", "_out", "arrived", "call", "endless", "head_only", "keep_alive", "old",
+        "request_bytes", "token", "trace",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
         self.keep_alive = True
+        self.old = False  # whether the client speaks HTTP/1.0: its connection ends unless it is told otherwise
         self.head_only = False
         self.endless = False  # whether its answer goes on until somebody ends it
         self.request_bytes = 0
@@ -73,7 +74,7 @@ class Exchange:
         self.keep_alive = self.keep_alive and not self._connection.draining
         length = len(body[0]) if len(body) == 1 else sum([len(part) for part in body])
         head = b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s%s\r\n" % (
-            status, PHRASES[status].encode(), kind, length, more, b"" if self.keep_alive else b"Connection: close\r\n",
+            status, PHRASES[status].encode(), kind, length, more, self._goes_on(),
         )  # fmt: skip
         if self.head_only:
             self._append(head)
@@ -94,18 +95,26 @@ class Exchange:
         more = b"" if refusal.retry_s is None else b"Retry-After: %d\r\n" % refusal.retry_s
         self.document({"error": refusal.message, "reason": refusal.reason}, HTTP[refusal.reason], more)
 
+    def _goes_on(self) -> bytes:
+        if not self.keep_alive:
+            return b"Connection: close\r\n"
+        return b"Connection: keep-alive\r\n" if self.old else b""
+
     def begin(self, kind: bytes) -> None:
-        """An answer that comes piece by piece, by send(), until end()."""
+        """An answer that comes piece by piece, by send(), until end(). HTTP/1.0 has none: its end is the close."""
         self.endless = True
-        self._append(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % kind)
+        self.keep_alive = self.keep_alive and not self.old
+        ends = b"Connection: close" if self.old else b"Transfer-Encoding: chunked"
+        self._append(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n%s\r\n\r\n" % (kind, ends))
         self._connection.flush()
 
     def send(self, piece: bytes) -> None:
-        self._append(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self._append(piece if self.old else b"%x\r\n%s\r\n" % (len(piece), piece))
         self._connection.flush()
 
     def end(self) -> None:
-        self._append(b"0\r\n\r\n")
+        if not self.old:
+            self._append(b"0\r\n\r\n")
         self._ended = True
         self._connection.flush()
 

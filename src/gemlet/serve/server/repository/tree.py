@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger(__name__)
+LOST = "lost+found"  # at the root of a file system, which a volume of its own is
 VERSION = re.compile("[0-9]{1,18}")  # what is longer is no number that messages have
 NATIVE, TRITON = "config.yaml", "config.pbtxt"
 MAX_CONFIG_BYTES = 1024**2  # takes a second or two to read; what people write has some thousand
@@ -63,7 +64,8 @@ def stamps(repository: Path) -> dict[str, Stamp]:
 def _folders(repository: Path) -> list[Path]:
     """Raises ConfigError."""
     try:
-        folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
+        there = (path for path in repository.iterdir() if not path.name.startswith(".") and path.name != LOST)
+        folders = sorted(path for path in there if path.is_dir())
     except OSError as error:
         hint = "name a directory with DIR/MODEL/config.yaml and DIR/MODEL/1/; see docs/serving/models.md"
         raise ConfigError(f"cannot be read: {error.strerror}", path=str(repository), hint=hint) from None

@@ -21,6 +21,7 @@ from tests.unit.serve.stand_in import Service, Transport, model
 
 PATIENCE_S = 60  # a limit for what never comes
 MIB = 1 << 20
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 @pytest.fixture
@@ -112,3 +113,83 @@ def test_requests_and_streams_that_have_ended_leave_nothing_to_pythons_collector
         asyncio.run(run())
     finally:
         gc.enable()
+
+
+class Slow(Service):
+    """Answers a request to the model `slow` only when it is let go."""
+
+    def __init__(self):
+        super().__init__(model("slow", slo_ms=1e6), model("echo", slo_ms=1e6))
+        self.held = []
+        answers_at_once = self.engine.infer
+
+        def infer(call):
+            if call.model == "slow":
+                self.held.append(call)
+            else:
+                answers_at_once(call)
+
+        self.engine.infer, self.go_on = infer, answers_at_once
+
+
+def asks(name, number, nbytes=4):
+    request = messages.ModelInferRequest(model_name=name, id=str(number), raw_input_contents=[bytes([number]) * nbytes])
+    request.inputs.add(name="X", datatype="FP32", shape=[1, nbytes // 4])
+    return request
+
+
+@pytest.mark.parametrize("nbytes", [4, MIB, 3 * MIB])
+def test_answers_of_a_stream_come_in_the_order_of_its_requests(tmp_path, nbytes):
+    """Also of one that fails at once, and the memory of others is not sent in their place."""
+
+    async def run():
+        service = Slow()
+        server = GrpcServer(service)
+        await server.listen_at(str(tmp_path / "grpc"))
+        async with grpc.aio.insecure_channel(f"unix:{tmp_path / 'grpc'}", options=UNLIMITED) as channel:
+            stream = channel.stream_stream(
+                "/inference.GRPCInferenceService/ModelStreamInfer",
+                request_serializer=messages.ModelInferRequest.SerializeToString,
+                response_deserializer=messages.ModelStreamInferResponse.FromString,
+            )(timeout=PATIENCE_S)
+            order = ["echo", "slow", "echo", "none", "slow", "echo"]
+            for number, name in enumerate(order):
+                await stream.write(asks(name, number, nbytes if name == "echo" else 4))
+            await stream.done_writing()
+            found = [await stream.read()]
+            while len(service.held) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            for call in reversed(service.held):
+                service.go_on(call)
+            found += [await stream.read() for _ in order[1:]]
+            assert await stream.read() is grpc.aio.EOF
+        held = server.holdings.total
+        await server.close()
+        return found, held
+
+    found, held = asyncio.run(run())
+    assert [answer.infer_response.id for answer in found] == list("012345")
+    assert [bool(answer.error_message) for answer in found] == [False, False, False, True, False, False]
+    contents = [answer.infer_response.raw_output_contents for answer in found]
+    assert [bytes(each[0][:4]) for each in contents if each] == [bytes([number]) * 4 for number in (0, 1, 2, 4, 5)]
+    assert held == 0
+
+
+def test_answers_that_wait_for_others_count_and_go_with_their_stream():
+    async def run():
+        service = Slow()
+        connection = GrpcConnection(GrpcServer(service))
+        connection.connection_made(Transport())
+        connection.data_received(PREFACE + frame(1, 4, 1, STREAM))
+        for request in (asks("slow", 0), asks("echo", 1, 4096)):
+            message = request.SerializeToString()
+            connection.data_received(frame(0, 0, 1, b"\0" + len(message).to_bytes(4, "big") + message))
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if connection._bytes > 4096:
+                break
+        assert 4096 < connection._bytes < 8192
+        connection.data_received(frame(3, 0, 1, bytes(4)))  # RST_STREAM
+        assert connection._bytes == 0
+
+    asyncio.run(run())
