@@ -25,10 +25,18 @@ from gemlet.errors import GemletError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gemlet.cli.handing_over import HandedOver
     from gemlet.model import GroupField
 
 MANAGED = ("checked", "force")
 MOST_WORDS, LONGEST_WORD = 16, 256  # of the command line, from which the daemon names a group
+# What handing_over.py has something to say of: it is not read for others.
+HANDING_OVER = frozenset(
+    (
+        *("byobu", "code", "doas", "docker", "env", "gnome-terminal", "kubectl", "mosh", "nerdctl", "oc", "pkexec"),
+        *("podman", "rsh", "ssh", "sudo", "systemd-run", "tmux"),
+    )
+)
 LAST_WORD_SECONDS = 2.0  # that the line at the end may take
 
 
@@ -97,7 +105,7 @@ def command(
         raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")
     path = find_program(program[0])
     base = dict(os.environ)
-    unhooked = unlimited(program[0], path, base, strict=strict)
+    unhooked = unlimited(program, path, base, strict=strict)
     shown: dict[str, str] = {}
     index = None
     if device is not None:
@@ -124,7 +132,7 @@ def command(
     for warning in joined["warnings"]:
         messages.warning(warning["message"], warning["hint"])
     if unhooked:
-        messages.warning(unhooked, "what it starts keeps to the limits, unless the same is true of that")
+        messages.warning(*unhooked)
     membership = environment.Membership(
         group=joined["group"],
         socket=joined["socket"],
@@ -222,21 +230,37 @@ def _hint_of_missing(name: str) -> str:
     return "check the spelling and PATH"
 
 
-def unlimited(name: str, path: str, base: Mapping[str, str], *, strict: bool) -> str | None:
-    """What to say of a program that the hook cannot be loaded into, None of any other.
+def unlimited(
+    program: tuple[str, ...], path: str, base: Mapping[str, str], *, strict: bool
+) -> HandedOver | tuple[str, str] | None:
+    """What to say of a program that the hook cannot be loaded into, or that has others start what it is to start, and
+    a hint; None of any other.
 
     Raises `NotExecutable` where that program must not run: under --strict, or if its loader would end it.
     """
+    name = program[0]
     reason = loading.obstacle(path, base, strict=strict)
+    elsewhere = _handed_over(program)
+    if strict and elsewhere is not None:
+        raise NotExecutable(elsewhere.message, hint=f"{elsewhere.hint}; or leave out --strict")
     if reason is None:
-        return None
+        return elsewhere
     if strict:
         hint = "leave out --strict to run it without limits"
         raise NotExecutable(f"{name} {reason}: the hook cannot be loaded into it", hint=hint)
     if loading.refused_by_loader(path, base, paths.hook_path()):
         hint = "install gemlet from its wheel, whose hook needs no library of glibc's"
         raise NotExecutable(f"{name} {reason}, and its loader refuses this build of the hook", hint=hint)
-    return f"{name} {reason}: it runs without gemlet's limits"
+    hint = "what it starts keeps to the limits, unless the same is true of that"
+    return elsewhere or (f"{name} {reason}: it runs without gemlet's limits", hint)
+
+
+def _handed_over(program: tuple[str, ...]) -> HandedOver | None:
+    if os.path.basename(program[0]) not in HANDING_OVER:  # noqa: PTH119
+        return None
+    from gemlet.cli import handing_over
+
+    return handing_over.handed_over(program)
 
 
 def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
