@@ -37,6 +37,12 @@ HANDING_OVER = frozenset(
         *("podman", "rsh", "ssh", "sudo", "systemd-run", "tmux"),
     )
 )
+BUILTINS = frozenset({"cd", "source", ".", "eval", "exec", "export", "set", "ulimit", "umask", "unset"})
+_HINTS = {
+    errno.ENOEXEC: "begin the script with `#!` and its interpreter",
+    errno.ENOENT: "the interpreter after its `#!`, or its loader, is not there; lines that end as on Windows count as"
+    " part of its name",
+}
 LAST_WORD_SECONDS = 2.0  # that the line at the end may take
 
 
@@ -101,6 +107,7 @@ def command(
     Starts a daemon if none runs. The exit code is the program's; 125 means that gemlet itself failed, 126 that the
     program cannot be executed, 127 that it was not found.
     """
+    options.check_variables(click.get_current_context())
     if empty_cache and no_torch_hook:
         raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")
     path = find_program(program[0])
@@ -144,7 +151,7 @@ def command(
         granted=joined["granted"],
     )
     if not quiet:
-        click.echo(granted_line(joined, device), err=True)
+        messages.say(granted_line(joined, device))
     variables = environment.for_program(membership, base) | shown
     become = functools.partial(execute, path, program, variables)
     if quiet or not at_a_prompt():
@@ -177,7 +184,7 @@ def say_what_it_used(joined: dict[str, Any], endpoint: address.Endpoint, begin: 
     except GemletError:  # the program has ended as it did: this is no time for errors of ours
         return
     if found is not None:
-        click.echo(f"{_who(joined)}: group {joined['group']}: {line(found)}", err=True)
+        messages.say(f"{_who(joined)}: group {joined['group']}: {line(found)}")
 
 
 def torch_hook(*, movable: bool, no_hook: bool, empty_cache: bool) -> str | None:
@@ -224,6 +231,10 @@ def find_program(name: str) -> str:
 def _hint_of_missing(name: str) -> str:
     if os.path.isfile(name):  # noqa: PTH113  found here, but not on PATH
         return f"write {typed_command.quoted(f'./{name}')}, or its interpreter before it"
+    if "=" in name:
+        return "put a variable before `gemlet`, or write `env` before it"
+    if name in BUILTINS:
+        return f"the shell does that itself: sh -c {typed_command.quoted(name + ' ...')}"
     words = name.split()
     if len(words) > 1 and any(loading.on_path(words[0], os.environ)):
         return f"leave out the quotes: -- {name}"
@@ -273,5 +284,4 @@ def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) ->
     try:
         os.execve(path, arguments, variables)
     except OSError as error:
-        hint = "begin the script with `#!` and its interpreter" if error.errno == errno.ENOEXEC else None
-        raise NotExecutable(f"{path} cannot be executed: {error.strerror}", hint=hint) from None
+        raise NotExecutable(f"{path} cannot be executed: {error.strerror}", hint=_HINTS.get(error.errno or 0)) from None

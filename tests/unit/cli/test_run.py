@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import errno
 import os
+import sys
 
+import click
 import pytest
 
-from gemlet.cli.run import NotExecutable, NotFound, find_program, granted_line, torch_hook
+from gemlet.cli import main, messages
+from gemlet.cli.options import check_variables
+from gemlet.cli.run import NotExecutable, NotFound, command, execute, find_program, granted_line, torch_hook
 
 
 def joined(**changes):
@@ -93,7 +98,8 @@ def test_not_executable(path, tmp_path):
         ("train.py", "write ./train.py, or its interpreter before it"),
         ("tool --fast", "leave out the quotes: -- tool --fast"),
         ("tol --fast", "check the spelling and PATH"),
-        ("cd", "check the spelling and PATH"),
+        ("cd", "the shell does that itself: sh -c 'cd ...'"),
+        ("A=b", "put a variable before `gemlet`, or write `env` before it"),
     ],
 )
 def test_what_is_not_found_as_it_was_written(path, tmp_path, monkeypatch, name, hint):
@@ -109,3 +115,42 @@ def test_not_found(path):
     with pytest.raises(NotFound) as error:
         find_program("tool")
     assert error.value.exit_code == 127
+
+
+def test_a_variable_that_names_no_option_is_refused(monkeypatch, capsys):
+    """As `--memroy` is: else the program would run without its limit."""
+    monkeypatch.setenv("GEMLET_RUN_MEMROY", "8GiB")
+    assert main.run(["run", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert "GEMLET_RUN_MEMROY is set" in said
+    assert "did you mean GEMLET_RUN_MEMORY?" in said
+
+
+def test_variables_that_name_options_are_known(monkeypatch):
+    context = click.Context(command, auto_envvar_prefix="GEMLET_RUN")
+    for option in ("MEMORY", "NO_MPS", "QUIET", "DEVICE", "SIMULATE"):
+        monkeypatch.setenv(f"GEMLET_RUN_{option}", "1")
+    check_variables(context)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError(errno.ENOSPC, "full")])
+def test_nobody_who_reads_a_message_changes_nothing(error, monkeypatch):
+    """The program would not run, and `gemlet run` end with 0 as if it had."""
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(click, "echo", fails)
+    messages.say("train-1: 30% guaranteed")
+    messages.error("nothing", "to be done")
+
+
+def test_a_script_whose_interpreter_is_missing(tmp_path):
+    script = tmp_path / "script"
+    script.write_text("#!/usr/bin/python3\r\n")
+    script.chmod(0o755)
+    with pytest.raises(NotExecutable) as error:
+        execute(str(script), ("script",), {})
+    assert error.value.hint is not None
+    assert "Windows" in error.value.hint
