@@ -185,6 +185,8 @@ class Gpus(click.ParamType[Any]):
 def _parse_name(text: str) -> str:
     if text.startswith("--"):
         raise InvalidValue(f"{text!r} looks like an option: expected a name", hint="give the group a name")
+    if text.strip() and text != text.strip():  # which nobody sees in a list
+        raise InvalidValue(f"{text!r} begins or ends with a blank", hint=f"write {text.strip()!r}")
     return check_name(text)
 
 

@@ -110,6 +110,9 @@ def command(
     options.check_variables(click.get_current_context())
     if empty_cache and no_torch_hook:
         raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")
+    fraction = limits.get("sm")
+    if no_mps and isinstance(fraction, float) and fraction < 1:
+        raise UsageError("--sm needs MPS, and --no-mps forbids it", hint="leave one out")
     path = find_program(program[0])
     base = dict(os.environ)
     unhooked = unlimited(program, path, base, strict=strict)

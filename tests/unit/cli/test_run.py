@@ -154,3 +154,15 @@ def test_a_script_whose_interpreter_is_missing(tmp_path):
         execute(str(script), ("script",), {})
     assert error.value.hint is not None
     assert "Windows" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sm", "30%", "--no-mps"], "--sm needs MPS, and --no-mps forbids it"),
+        (["--group", "mine "], "'mine ' begins or ends with a blank"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(options, said, capsys):
+    assert main.run(["run", *options, "--", "true"]) == 2
+    assert said in capsys.readouterr().err
