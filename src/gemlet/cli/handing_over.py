@@ -23,6 +23,10 @@ _CONTAINERS = HandedOver(
     "{name} hands nothing of its environment to containers: what runs in them has no limits of gemlet's",
     "give the container its group: `gemlet env --group NAME --docker` prints the options of `{name} run`",
 )
+_ROOTS = HandedOver(
+    "{name} starts programs where the hook or the daemon may be missing: they then run without gemlet's limits",
+    "let them see gemlet's libraries and the daemon's directory at their own places, and look at `gemlet top`",
+)
 _MACHINES = HandedOver(
     "{name} starts programs elsewhere: they run without gemlet's limits",
     "write `gemlet run` behind it, so that it runs where the program does",
@@ -45,18 +49,22 @@ _ENV = HandedOver(
 )
 ALWAYS = (
     dict.fromkeys(("docker", "podman", "nerdctl"), _CONTAINERS)
-    | dict.fromkeys(("ssh", "mosh", "rsh", "kubectl", "oc"), _MACHINES)
+    | dict.fromkeys(("apptainer", "bwrap", "chroot", "flatpak", "singularity", "systemd-nspawn"), _ROOTS)
+    | dict.fromkeys(("ssh", "mosh", "rsh", "kubectl"), _MACHINES)
     | dict.fromkeys(("sudo", "doas", "pkexec"), _OTHER_USERS)
-    | dict.fromkeys(("tmux", "byobu", "gnome-terminal", "code"), _SERVERS)
+    | dict.fromkeys(("tmux", "byobu", "gnome-terminal"), _SERVERS)
 )
 SOME = {"systemd-run": _SYSTEMD, "env": _ENV}  # by what they are told
 _CLEARING = ("-", "-i", "--ignore-environment")
 
 
-def handed_over(command: Sequence[str]) -> HandedOver | None:
-    """What is to be said of ``command``, the program and its arguments; None if it starts what it starts itself."""
-    name = os.path.basename(command[0])  # noqa: PTH119
-    known = ALWAYS.get(name)
+def handed_over(command: Sequence[str], *, snap: bool = False) -> HandedOver | None:
+    """What is to be said of ``command``, the program and its arguments; None if it starts what it starts itself.
+
+    ``snap``: whether it is one of a snap, which is a link to that which starts all of them.
+    """
+    name = "snap" if snap else os.path.basename(command[0])  # noqa: PTH119
+    known = _ROOTS if snap else ALWAYS.get(name)
     if name in SOME and _hands_over(command):
         known = SOME[name]
     return known and HandedOver(*(text.format(name=name) for text in known))

@@ -33,10 +33,12 @@ MOST_WORDS, LONGEST_WORD = 16, 256  # of the command line, from which the daemon
 # What handing_over.py has something to say of: it is not read for others.
 HANDING_OVER = frozenset(
     (
-        *("byobu", "code", "doas", "docker", "env", "gnome-terminal", "kubectl", "mosh", "nerdctl", "oc", "pkexec"),
-        *("podman", "rsh", "ssh", "sudo", "systemd-run", "tmux"),
+        *("apptainer", "bwrap", "byobu", "chroot", "doas", "docker", "env", "flatpak", "gnome-terminal", "kubectl"),
+        *("mosh", "nerdctl", "pkexec", "podman", "rsh", "singularity", "ssh", "sudo", "systemd-nspawn", "systemd-run"),
+        "tmux",
     )
 )
+SNAP = "/usr/bin/snap"  # to which the programs of all snaps are links
 BUILTINS = frozenset({"cd", "source", ".", "eval", "exec", "export", "set", "ulimit", "umask", "unset"})
 _HINTS = {
     errno.ENOEXEC: "begin the script with `#!` and its interpreter",
@@ -254,7 +256,7 @@ def unlimited(
     """
     name = program[0]
     reason = loading.obstacle(path, base, strict=strict)
-    elsewhere = _handed_over(program)
+    elsewhere = _handed_over(program, path)
     if strict and elsewhere is not None:
         raise NotExecutable(elsewhere.message, hint=f"{elsewhere.hint}; or leave out --strict")
     if reason is None:
@@ -269,12 +271,13 @@ def unlimited(
     return elsewhere or (f"{name} {reason}: it runs without gemlet's limits", hint)
 
 
-def _handed_over(program: tuple[str, ...]) -> HandedOver | None:
-    if os.path.basename(program[0]) not in HANDING_OVER:  # noqa: PTH119
+def _handed_over(program: tuple[str, ...], path: str) -> HandedOver | None:
+    snap = os.path.realpath(path) == SNAP
+    if os.path.basename(program[0]) not in HANDING_OVER and not snap:  # noqa: PTH119
         return None
     from gemlet.cli import handing_over
 
-    return handing_over.handed_over(program)
+    return handing_over.handed_over(program, snap=snap)
 
 
 def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) -> NoReturn:

@@ -16,6 +16,8 @@ from gemlet.cli.handing_over import ALWAYS, SOME, handed_over
         "ssh host python train.py",
         "sudo python train.py",
         "tmux new-session",
+        "chroot /srv/root python train.py",
+        "apptainer exec --nv image.sif python train.py",
         "systemd-run --user python train.py",
         "env -i A=b python train.py",
         "env A=b --ignore-environment python",
@@ -40,6 +42,16 @@ def test_nothing_is_said_of_others(command):
 
 def test_run_knows_all_of_them():
     assert {*ALWAYS, *SOME} == run.HANDING_OVER
+
+
+def test_a_program_of_a_snap_is_started_by_another(tmp_path, monkeypatch):
+    """By one that has rights of its own, for which the loader preloads nothing."""
+    monkeypatch.setattr(run, "SNAP", str(tmp_path / "snap"))
+    (tmp_path / "snap").touch(mode=0o755)
+    (tmp_path / "blender").symlink_to("snap")
+    said = run.unlimited(("blender",), str(tmp_path / "blender"), os.environ, strict=False)
+    assert said is not None
+    assert said[0].startswith("snap starts programs where the hook")
 
 
 def test_strict_refuses_them(tmp_path):
