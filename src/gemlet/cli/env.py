@@ -16,6 +16,7 @@ import click
 
 from gemlet import loading, paths
 from gemlet.cli import environment, options
+from gemlet.cli.environment import ENV_FAILED as FAILED
 from gemlet.cli.environment import LIMITS
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 
 FORMS = ("shell", "docker", "json")
-FAILED = "GEMLET_ENV_FAILED"  # in a shell where this command has failed: what CUDA_VISIBLE_DEVICES was
 WAS_UNSET = "unset"
 
 

@@ -117,6 +117,12 @@ def command(
         raise UsageError("--sm needs MPS, and --no-mps forbids it", hint="leave one out")
     path = find_program(program[0])
     base = dict(os.environ)
+    if base.get(environment.ENV_FAILED):
+        hides = f"CUDA_VISIBLE_DEVICES={base.get('CUDA_VISIBLE_DEVICES', '')}"
+        messages.warning(
+            f"`gemlet env` has failed in this shell, which sees no GPU since then: {hides}",
+            "let `gemlet env` succeed, or begin a new shell",
+        )
     unhooked = unlimited(program, path, base, strict=strict)
     shown: dict[str, str] = {}
     index = None

@@ -166,3 +166,10 @@ def test_a_script_whose_interpreter_is_missing(tmp_path):
 def test_what_cannot_be_meant_is_a_usage_error(options, said, capsys):
     assert main.run(["run", *options, "--", "true"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_shell_in_which_env_has_failed_is_told_why_there_is_no_gpu(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("GEMLET_ENV_FAILED", "unset")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    main.run(["--socket", str(tmp_path), "run", "--", "true"])  # where no daemon is
+    assert "`gemlet env` has failed in this shell" in capsys.readouterr().err
