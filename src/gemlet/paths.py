@@ -37,9 +37,18 @@ def lib_dir() -> str:
 
 
 def hook_path() -> str:
-    """The library to preload, absolute. Raises GemletError when it has not been built."""
+    """The library to preload, absolute. Raises GemletError when it has not been built, or no loader would load it from
+    there: a program then goes on without it."""
     path = os.path.join(lib_dir(), HOOK_LIBRARY)
     _require_file(path)
+    why = None
+    if not os.access(path, os.R_OK):
+        why = "cannot be read"
+    elif os.statvfs(path).f_flag & os.ST_NOEXEC:
+        why = "is on a file system from which nothing is executed (noexec)"
+    if why is not None:
+        hint = "install gemlet elsewhere, or set GEMLET_LIB_DIR to a copy of its _lib directory"
+        raise GemletError(f"{path} {why}: the dynamic loader would leave the hook out", hint=hint)
     return path
 
 

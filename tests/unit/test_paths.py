@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +43,25 @@ def test_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, t
     with pytest.raises(GemletError, match="does not exist") as caught:
         find()
     assert "make native" in caught.value.hint
+
+
+def test_a_hook_that_no_loader_would_load_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a home that is mounted noexec: the loader says so, and starts the program without its limits."""
+    monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
+    (tmp_path / "libgemhook.so.1").touch()
+    real = os.statvfs
+
+    def noexec(path: str) -> SimpleNamespace:
+        return SimpleNamespace(f_flag=real(path).f_flag | os.ST_NOEXEC)
+
+    monkeypatch.setattr(os, "statvfs", noexec)
+    with pytest.raises(GemletError, match=r"\(noexec\): the dynamic loader") as caught:
+        paths.hook_path()
+    assert caught.value.hint is not None
+    assert "GEMLET_LIB_DIR" in caught.value.hint
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(GemletError, match="cannot be read"):
+        paths.hook_path()
 
 
 def test_runtime_directory_prefers_the_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

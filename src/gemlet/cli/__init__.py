@@ -3,6 +3,7 @@
 main.py          lists the verbs, loads each when it is asked for, prints errors
 options.py, environment.py, messages.py    options; a program's environment; how errors and warnings look
 run.py env.py cdi.py jupyter.py    start a program, or make what starts it; attended.py: with a person at the prompt
+handing_over.py  commands that have others start programs, which then have no limits
 overview.py      the status with or without a daemon, and what to type next
 status.py top.py web.py history.py report.py explain.py trace.py audit.py    see what a daemon does, and did
 set.py mps.py daemon.py stop.py    change it

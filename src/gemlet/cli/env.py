@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import click
 
 from gemlet import loading, paths
 from gemlet.cli import environment, options
+from gemlet.cli.environment import ENV_FAILED as FAILED
 from gemlet.cli.environment import LIMITS
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 
 FORMS = ("shell", "docker", "json")
-FAILED = "GEMLET_ENV_FAILED"  # in a shell where this command has failed: what CUDA_VISIBLE_DEVICES was
 WAS_UNSET = "unset"
 
 
@@ -70,7 +71,7 @@ def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
     form = form or "shell"
     try:
         click.echo(_answer(socket, group=group, strict=strict, no_mps=no_mps, form=form, simulate=simulate))
-    except GemletError:
+    except BaseException:  # of an error of our own, too, what is printed would be nothing
         click.echo(failing(form))
         raise
 
@@ -79,9 +80,31 @@ def failing(form: str) -> str:
     """What is printed in place of an environment, so that nothing runs without limits."""
     if form != "shell":
         return "--gemlet-env-failed"  # no option of Docker's, and not JSON
-    hide = f'export {FAILED}="${{CUDA_VISIBLE_DEVICES-{WAS_UNSET}}}" CUDA_VISIBLE_DEVICES=-1'
-    again = f'[ -n "${{{FAILED}-}}" ] || {hide}'  # what it was before the first failure
-    return f"{again}; case $- in *i*) false ;; *) exit {GemletError.exit_code} ;; esac"
+    # What it was before the first failure is kept.
+    posix = (
+        f'[ -n "${{{FAILED}-}}" ] || export {FAILED}="${{CUDA_VISIBLE_DEVICES-{WAS_UNSET}}}" CUDA_VISIBLE_DEVICES=-1; '
+        f"case $- in *i*) false ;; *) exit {GemletError.exit_code} ;; esac"
+    )
+    fish = (
+        f'set -q {FAILED}; or set -gx {FAILED} (set -q CUDA_VISIBLE_DEVICES; and echo "$CUDA_VISIBLE_DEVICES"; '
+        f"or echo {WAS_UNSET}); set -gx CUDA_VISIBLE_DEVICES -1; "
+        f"status is-interactive; or exit {GemletError.exit_code}; true"
+    )
+    return _either(f"eval '{fish}'", f"eval '{posix}'")
+
+
+def _either(fish: str, posix: str) -> str:
+    """One command that fish and the others read, of which each runs its own; fish goes on after an error of syntax.
+    Where ``fish`` fails, that shell would run ``posix``, too."""
+    return f"eval 'builtin status fish-path' >/dev/null 2>&1 && {fish} || {posix}"
+
+
+def _quoted(value: str) -> str:
+    """One word for fish, too, to which a backslash in single quotes may be an escape."""
+    quoted = shlex.quote(value)
+    if "\\" not in value:
+        return quoted
+    return "".join({"'": "\\'", "\\": "\\\\"}.get(part) or f"'{part}'" for part in re.split(r"(['\\])", value) if part)
 
 
 def _after_failure(base: Mapping[str, str]) -> list[str]:
@@ -89,10 +112,12 @@ def _after_failure(base: Mapping[str, str]) -> list[str]:
     before = base.get(FAILED)
     if not before:
         return []
-    shown = (
-        "unset CUDA_VISIBLE_DEVICES" if before == WAS_UNSET else f"export CUDA_VISIBLE_DEVICES={shlex.quote(before)}"
-    )
-    return [shown, f"unset {FAILED}"]
+    return [
+        _either("set -e CUDA_VISIBLE_DEVICES", "unset CUDA_VISIBLE_DEVICES")
+        if before == WAS_UNSET
+        else f"export CUDA_VISIBLE_DEVICES={_quoted(before)}",
+        _either(f"set -e {FAILED}", f"unset {FAILED}"),
+    ]
 
 
 def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form: str, simulate: bool) -> str:
@@ -118,7 +143,7 @@ def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
     if form == "json":
         return json.dumps(variables, indent=1)
     exports = ({LIMITS: ""} | variables).items()  # an earlier `gemlet env` in this shell may have set it
-    return "\n".join([*_after_failure(os.environ), *(f"export {name}={shlex.quote(value)}" for name, value in exports)])
+    return "\n".join([*_after_failure(os.environ), *(f"export {name}={_quoted(value)}" for name, value in exports)])
 
 
 def running(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 LIMITS = "GEMLET_LIMITS"  # the group's limits, for devices that no daemon governs
+ENV_FAILED = "GEMLET_ENV_FAILED"  # in a shell where `gemlet env` has failed: what CUDA_VISIBLE_DEVICES was
 LAST_DEVICE = 1023  # the largest index that a request has
 SET_BY_US = "GEMLET_MPS_SET"  # which variables an outer `gemlet run` set for MPS, and to what: NAME=VALUE,...
 # Of one program: an outer `gemlet run` must not decide them for an inner one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -22,10 +23,19 @@ def warning(message: str, hint: str | None) -> None:
 
 def _say(word: str, colour: str, message: str, hint: str | None, *, apart: bool) -> None:
     if apart:
-        click.echo(err=True)
-    click.echo(f"{coloured(word, colour)} {printable(message, lines=True)}", err=True)
+        say("")
+    say(f"{coloured(word, colour)} {printable(message, lines=True)}")
     if hint:
-        click.echo(f"\n{coloured('hint:', 'cyan')} {printable(hint, lines=True)}", err=True)
+        say(f"\n{coloured('hint:', 'cyan')} {printable(hint, lines=True)}")
+
+
+def say(line: str) -> None:
+    """``line`` on stderr. Where nobody can read it, as behind a pipe whose reader has gone or on a full disk, what was
+    to be done is done all the same, and ends as it would have."""
+    try:
+        click.echo(line, err=True)
+    except OSError:
+        sys.stderr = io.StringIO()  # what is left in the old one would fail again
 
 
 def coloured(word: str, colour: str) -> str:

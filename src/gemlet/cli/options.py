@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -184,6 +185,8 @@ class Gpus(click.ParamType[Any]):
 def _parse_name(text: str) -> str:
     if text.startswith("--"):
         raise InvalidValue(f"{text!r} looks like an option: expected a name", hint="give the group a name")
+    if text.strip() and text != text.strip():  # which nobody sees in a list
+        raise InvalidValue(f"{text!r} begins or ends with a blank", hint=f"write {text.strip()!r}")
     return check_name(text)
 
 
@@ -246,6 +249,24 @@ def limits(verb: str) -> Decorator:
         return decorated
 
     return decorate
+
+
+def check_variables(context: click.Context) -> None:
+    """Raises `UsageError` for a variable that is to be an option of this command, and of which there is none: with a
+    limit that is misspelt the program would have no limit."""
+    prefix = f"{context.auto_envvar_prefix}_"
+    known = {f"{prefix}{option.name.upper()}" for option in context.command.params if option.name}
+    for name in os.environ:
+        if name.startswith(prefix) and name not in known:
+            from gemlet.config import suggest
+
+            likely = suggest.closest(name, known)
+            raise UsageError(
+                f"{name} is set in the environment and names no option of `{context.command_path}`",
+                hint=f"did you mean {likely}?"
+                if likely
+                else f"unset it; `{context.command_path} -h` shows the options",
+            )
 
 
 def _check_order(limits: dict[str, Any]) -> None:

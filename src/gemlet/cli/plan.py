@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gemlet.cli import completion, example, options
+from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
     from gemlet.serve.plan import plan_files
@@ -16,21 +18,11 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if not wanted:
-        return
-    from gemlet.monitor.tables import table
-    from gemlet.serve.plan.policies import POLICIES
-
-    click.echo("\n".join(table(("policy", "what it does"), [(name, entry.line) for name, entry in POLICIES.items()])))
-    context.exit()
-
-
 MANY_GPUS = 64
 
 
 @click.command("plan")
-@click.argument("demands", type=_FILE)
+@click.argument("demands", type=_FILE, required=False, metavar="DEMANDS")
 @click.option(
     "--profiles", type=_FILE, help="A file, or h200 for measured ones; default: the demand file's, else modelled."
 )
@@ -58,15 +50,13 @@ MANY_GPUS = 64
 )  # fmt: skip
 @click.option("--svg", type=_FILE, help="Also draw the plan into this file.")
 @click.option("--why", is_flag=True, help="Say why each gpu-let has its size, batch and neighbours.")
-@click.option(
-    "--policies", is_flag=True, is_eager=True, expose_value=False, callback=_list_policies,
-    help="List the policies and stop.",
-)  # fmt: skip
+@click.option("--policies", is_flag=True, help="List the policies and stop; as a table or as JSON.")
 @example.option("serve/examples/traffic.toml", "gemlet plan")
 @options.output("table", "json", "glet", "rates")
 def command(
-    demands: Path,
     *,
+    demands: Path | None,
+    policies: bool,
     profiles: Path | None,
     previous: Path | None,
     glet: tuple[Path, ...],
@@ -93,6 +83,9 @@ def command(
     from gemlet.serve.plan.planner import inventory, plan
     from gemlet.serve.profiles import kinds
 
+    if policies:
+        return _list_policies(output)
+    demands = _given(demands)
     service = plan_files.load_service(demands)
     if output == "rates":
         click.echo(glet_files.render_rates(service.demands), nl=False)
@@ -130,6 +123,29 @@ def command(
         click.echo(glet_files.render_model_list(made), nl=False)
     elif output == "table":
         click.echo("\n".join(_text(made, why=why)))
+    return 0
+
+
+def _given(demands: Path | None) -> Path:
+    if demands is None:
+        context = click.get_current_context()
+        argument = next(each for each in context.command.params if each.name == "demands")
+        raise click.MissingParameter(ctx=context, param=argument)
+    return demands
+
+
+def _list_policies(output: str) -> int:
+    from gemlet.monitor.tables import table
+    from gemlet.serve.plan.policies import POLICIES
+
+    if output not in ("table", "json"):
+        raise UsageError(f"policies are not a {output}", hint="leave out -o, or write -o json")
+    if output == "json":
+        listed = [{"name": name, "about": entry.line} for name, entry in POLICIES.items()]
+        click.echo(json.dumps({"schema": 1, "policies": listed}, indent=1))
+    else:
+        rows = [(name, entry.line) for name, entry in POLICIES.items()]
+        click.echo("\n".join(table(("policy", "what it does"), rows)))
     return 0
 
 

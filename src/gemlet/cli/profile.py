@@ -63,6 +63,8 @@ def command(
     from gemlet.serve.profiles import profile, profile_files
 
     if listing:
+        if output is not None:
+            raise UsageError("--list prints the models and writes no file", hint="leave out -o")
         _print_list()
         return 0
     if modelled:

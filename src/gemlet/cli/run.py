@@ -25,10 +25,26 @@ from gemlet.errors import GemletError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gemlet.cli.handing_over import HandedOver
     from gemlet.model import GroupField
 
 MANAGED = ("checked", "force")
 MOST_WORDS, LONGEST_WORD = 16, 256  # of the command line, from which the daemon names a group
+# What handing_over.py has something to say of: it is not read for others.
+HANDING_OVER = frozenset(
+    (
+        *("apptainer", "bwrap", "byobu", "chroot", "doas", "docker", "env", "flatpak", "gnome-terminal", "kubectl"),
+        *("mosh", "nerdctl", "pkexec", "podman", "rsh", "singularity", "ssh", "sudo", "systemd-nspawn", "systemd-run"),
+        "tmux",
+    )
+)
+SNAP = "/usr/bin/snap"  # to which the programs of all snaps are links
+BUILTINS = frozenset({"cd", "source", ".", "eval", "exec", "export", "set", "ulimit", "umask", "unset"})
+_HINTS = {
+    errno.ENOEXEC: "begin the script with `#!` and its interpreter",
+    errno.ENOENT: "the interpreter after its `#!`, or its loader, is not there; lines that end as on Windows count as"
+    " part of its name",
+}
 LAST_WORD_SECONDS = 2.0  # that the line at the end may take
 
 
@@ -93,11 +109,21 @@ def command(
     Starts a daemon if none runs. The exit code is the program's; 125 means that gemlet itself failed, 126 that the
     program cannot be executed, 127 that it was not found.
     """
+    options.check_variables(click.get_current_context())
     if empty_cache and no_torch_hook:
         raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")
+    fraction = limits.get("sm")
+    if no_mps and isinstance(fraction, float) and fraction < 1:
+        raise UsageError("--sm needs MPS, and --no-mps forbids it", hint="leave one out")
     path = find_program(program[0])
     base = dict(os.environ)
-    unhooked = unlimited(program[0], path, base, strict=strict)
+    if base.get(environment.ENV_FAILED):
+        hides = f"CUDA_VISIBLE_DEVICES={base.get('CUDA_VISIBLE_DEVICES', '')}"
+        messages.warning(
+            f"`gemlet env` has failed in this shell, which sees no GPU since then: {hides}",
+            "let `gemlet env` succeed, or begin a new shell",
+        )
+    unhooked = unlimited(program, path, base, strict=strict)
     shown: dict[str, str] = {}
     index = None
     if device is not None:
@@ -124,7 +150,7 @@ def command(
     for warning in joined["warnings"]:
         messages.warning(warning["message"], warning["hint"])
     if unhooked:
-        messages.warning(unhooked, "what it starts keeps to the limits, unless the same is true of that")
+        messages.warning(*unhooked)
     membership = environment.Membership(
         group=joined["group"],
         socket=joined["socket"],
@@ -136,7 +162,7 @@ def command(
         granted=joined["granted"],
     )
     if not quiet:
-        click.echo(granted_line(joined, device), err=True)
+        messages.say(granted_line(joined, device))
     variables = environment.for_program(membership, base) | shown
     become = functools.partial(execute, path, program, variables)
     if quiet or not at_a_prompt():
@@ -169,7 +195,7 @@ def say_what_it_used(joined: dict[str, Any], endpoint: address.Endpoint, begin: 
     except GemletError:  # the program has ended as it did: this is no time for errors of ours
         return
     if found is not None:
-        click.echo(f"{_who(joined)}: group {joined['group']}: {line(found)}", err=True)
+        messages.say(f"{_who(joined)}: group {joined['group']}: {line(found)}")
 
 
 def torch_hook(*, movable: bool, no_hook: bool, empty_cache: bool) -> str | None:
@@ -216,27 +242,48 @@ def find_program(name: str) -> str:
 def _hint_of_missing(name: str) -> str:
     if os.path.isfile(name):  # noqa: PTH113  found here, but not on PATH
         return f"write {typed_command.quoted(f'./{name}')}, or its interpreter before it"
+    if "=" in name:
+        return "put a variable before `gemlet`, or write `env` before it"
+    if name in BUILTINS:
+        return f"the shell does that itself: sh -c {typed_command.quoted(name + ' ...')}"
     words = name.split()
     if len(words) > 1 and any(loading.on_path(words[0], os.environ)):
         return f"leave out the quotes: -- {name}"
     return "check the spelling and PATH"
 
 
-def unlimited(name: str, path: str, base: Mapping[str, str], *, strict: bool) -> str | None:
-    """What to say of a program that the hook cannot be loaded into, None of any other.
+def unlimited(
+    program: tuple[str, ...], path: str, base: Mapping[str, str], *, strict: bool
+) -> HandedOver | tuple[str, str] | None:
+    """What to say of a program that the hook cannot be loaded into, or that has others start what it is to start, and
+    a hint; None of any other.
 
     Raises `NotExecutable` where that program must not run: under --strict, or if its loader would end it.
     """
+    name = program[0]
     reason = loading.obstacle(path, base, strict=strict)
+    elsewhere = _handed_over(program, path)
+    if strict and elsewhere is not None:
+        raise NotExecutable(elsewhere.message, hint=f"{elsewhere.hint}; or leave out --strict")
     if reason is None:
-        return None
+        return elsewhere
     if strict:
         hint = "leave out --strict to run it without limits"
         raise NotExecutable(f"{name} {reason}: the hook cannot be loaded into it", hint=hint)
     if loading.refused_by_loader(path, base, paths.hook_path()):
         hint = "install gemlet from its wheel, whose hook needs no library of glibc's"
         raise NotExecutable(f"{name} {reason}, and its loader refuses this build of the hook", hint=hint)
-    return f"{name} {reason}: it runs without gemlet's limits"
+    hint = "what it starts keeps to the limits, unless the same is true of that"
+    return elsewhere or (f"{name} {reason}: it runs without gemlet's limits", hint)
+
+
+def _handed_over(program: tuple[str, ...], path: str) -> HandedOver | None:
+    snap = os.path.realpath(path) == SNAP
+    if os.path.basename(program[0]) not in HANDING_OVER and not snap:  # noqa: PTH119
+        return None
+    from gemlet.cli import handing_over
+
+    return handing_over.handed_over(program, snap=snap)
 
 
 def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
@@ -249,5 +296,4 @@ def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) ->
     try:
         os.execve(path, arguments, variables)
     except OSError as error:
-        hint = "begin the script with `#!` and its interpreter" if error.errno == errno.ENOEXEC else None
-        raise NotExecutable(f"{path} cannot be executed: {error.strerror}", hint=hint) from None
+        raise NotExecutable(f"{path} cannot be executed: {error.strerror}", hint=_HINTS.get(error.errno or 0)) from None

@@ -130,6 +130,10 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
     )
     changed = request_warnings.changed_for_others(there, entry.spec, programs=busy.get(entry.spec.name, 0))
     unkept = _changed(service, "granted", entry.spec.name, peer, command=request.command)
+    misspelt = None
+    if request.group and before is None and not request.limits.given():
+        configured = [name for name, other in service.book.entries.items() if other.origin == "configuration"]
+        misspelt = request_warnings.perhaps_misspelt(request.group, configured)
     return {
         "group": entry.spec.name,
         "socket": str(service.options.endpoint.clients),
@@ -138,7 +142,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "warnings": [
             *_no_device(service),
             *_about_owner(service, entry, peer),
-            *_said(changed),
+            *_said(changed, misspelt),
             *_about_memory(service, entry),
             *_said(request_warnings.slowdown_for_nothing(entry.spec), unkept),
         ],

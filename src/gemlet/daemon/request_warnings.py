@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from gemlet.config import group_fields
 from gemlet.config.quantities import MIB, format_size
 from gemlet.model import GROUP_FIELDS, GroupSpec, Priority
 from gemlet.typed_command import on_group
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 SMALLEST_CONTEXT = 64 * MIB  # before any was measured; low on purpose, for a warning must not be wrong
+
+SHORTEST_SLIP = 4  # shorter names are one letter from too many others
 
 
 class WarningMessage(TypedDict):
@@ -40,6 +45,17 @@ def ruled_by(owner: str, *, group: str) -> WarningMessage:
     return WarningMessage(
         message=f"group {group} is {owner}'s, who may change its limits at any time",
         hint="choose another --group if you did not mean to share it",
+    )
+
+
+def perhaps_misspelt(name: str, configured: Iterable[str]) -> WarningMessage | None:
+    """A group that has just been made without limits, if it is likely that one of the ``configured`` was meant."""
+    meant = next((other for other in configured if _one_slip(name, other)), None)
+    if meant is None:
+        return None
+    return WarningMessage(
+        message=f"there was no group {name}: a new one was made, without limits",
+        hint=f"did you mean {meant}, which the configuration has?",
     )
 
 
@@ -118,3 +134,18 @@ def resident_for_nothing(resident: int | None, limit: int | None) -> WarningMess
         message=f"{format_size(resident)} on the device at a time is {part} its {format_size(limit)} of memory",
         hint="choose a --resident below --memory",
     )
+
+
+def _one_slip(typed: str, meant: str) -> bool:
+    """Whether one is the other but for case, a letter too many or too few, or two that have changed places. No other
+    letter, and no digit: people name groups team-a and team-b, job-1 and job-11."""
+    typed, meant = typed.lower(), meant.lower()
+    if typed == meant:
+        return True
+    short, long = sorted((typed, meant), key=len)
+    first = next((i for i, letter in enumerate(short) if letter != long[i]), len(short))
+    if len(short) < SHORTEST_SLIP or not long[first].isalpha():
+        return False
+    if len(short) == len(long):
+        return short == long[:first] + long[first : first + 2][::-1] + long[first + 2 :]
+    return short == long[:first] + long[first + 1 :]

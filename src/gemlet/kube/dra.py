@@ -86,7 +86,8 @@ class DraDriver:
             answer.claims[claim.uid].CopyFrom(messages.NodeUnprepareResourceResponse())
             try:
                 await self._book.close(share_id_of_claim(claim.uid))
-            except (GemletError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  its own, whatever it is
+                self._note(error, claim.namespace, claim.name)
                 logger.warning("claim=%s/%s not unprepared: %s", claim.namespace, claim.name, error)
                 answer.claims[claim.uid].error = error_message(error)
         return answer
@@ -114,7 +115,10 @@ class DraDriver:
                 continue
             try:
                 share = await self._open(messages.Claim(namespace=namespace, name=name, uid=uid))
-            except GemletError as error:
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001  its own, whatever it is
+                self._note(error, namespace, name)
                 logger.warning("claim=%s/%s not accounted for: %s", namespace, name, error)
             else:
                 logger.info("share=%s group=%s is accounted for again", share.id, share.group)
@@ -131,9 +135,15 @@ class DraDriver:
     async def _prepared(self, claim: messages.Claim) -> messages.NodePrepareResourceResponse:
         try:
             return self._response(await self._open(claim))
-        except (GemletError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  of one claim, whatever is odd about it: the others must not fail
+            self._note(error, claim.namespace, claim.name)
             logger.warning("claim=%s/%s not prepared: %s", claim.namespace, claim.name, error)
             return messages.NodePrepareResourceResponse(error=error_message(error))
+
+    @staticmethod
+    def _note(error: Exception, namespace: str, name: str) -> None:
+        if not isinstance(error, (GemletError, OSError)):
+            logger.error("claim=%s/%s is odd", namespace, name, exc_info=error)
 
     async def _open(self, claim: messages.Claim) -> Share:
         before = self._book.openings()  # pods take their time, and the kubelet may ask for what the claim is then

@@ -37,6 +37,8 @@ _SHARED_CAPABILITIES = {"hostPID": "SYS_PTRACE", "hostNetwork": "NET_ADMIN"}
 _CHOOSING_ANNOTATIONS = ("io.kubernetes.cri-o.Devices", "devices.crio.io")
 # NVIDIA's own plugin has one below the first; the last is that of GKE.
 _CHOOSING_DOMAINS = (".cdi.k8s.io", ".nri.io", ".noderesource.dev", ".devices.gke.io")
+# By which CRI-O makes a user namespace, as by hostUsers, where it is configured to see them.
+_USER_NAMESPACE_ANNOTATIONS = ("io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io")
 
 
 def _parts(path: str) -> tuple[str, ...]:
@@ -80,9 +82,9 @@ def check_escape(
     held = list(containers)
     if not held:
         return
-    if by_kubelet and pod["spec"].get("hostUsers") is False:
+    if by_kubelet and (field := _user_namespace(pod)) is not None:
         raise BadRequest(
-            "spec.hostUsers",
+            field,
             "keeps the loader from the hook where the node's files may not be executed, as in GKE's /var",
             hint="remove it, or offer the cluster's GPUs by claims: mode: dra",
         )
@@ -115,6 +117,15 @@ def choosing_annotation(pod: Mapping[str, Any]) -> str | None:
         if name.startswith(_CHOOSING_ANNOTATIONS) or f".{name.partition('/')[0]}".endswith(_CHOOSING_DOMAINS):
             return str(name)
     return None
+
+
+def _user_namespace(pod: Mapping[str, Any]) -> str | None:
+    """What of ``pod`` asks for one; None if nothing does."""
+    if pod["spec"].get("hostUsers") is False:
+        return "spec.hostUsers"
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    found = (f"metadata.annotations[{name}]" for name in _USER_NAMESPACE_ANNOTATIONS if name in annotations)
+    return next(found, None)
 
 
 def refuse_annotation(name: str) -> NoReturn:

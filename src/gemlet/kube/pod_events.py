@@ -33,8 +33,10 @@ TRY_SECONDS = 600.0  # for which one is tried again while the apiserver does not
 COMPONENT = "gemlet-agent"
 
 
-def error_message(error: GemletError | OSError) -> str:
+def error_message(error: Exception) -> str:
     """An error as one line for an event: what, and what to do."""
+    if not isinstance(error, (GemletError, OSError)):
+        return f"gemlet: an error of its own, {error!r}; the log of the node's agent has more"
     if isinstance(error, BadRequest) or not isinstance(error, GemletError):
         return f"gemlet: {error}"
     return f"gemlet: {error.message}" + (f"; {error.hint}" if error.hint else "")

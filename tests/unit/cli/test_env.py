@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 import subprocess
 
 import pytest
 
-from gemlet.cli import main
-from gemlet.cli.env import _after_failure, _docker_options, failing
+from gemlet.cli import env, main
+from gemlet.cli.env import FAILED, WAS_UNSET, _after_failure, _docker_options, _quoted, failing
 from gemlet.cli.environment import Membership
 from gemlet.errors import UsageError
 
@@ -69,6 +72,17 @@ def test_a_loader_that_would_ignore_the_hook_is_refused(form, nowhere, capsys, m
     assert said.out.strip() == failing("json" if form else "shell")
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_of_its_own_lets_nothing_run(error, capsys, monkeypatch):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(env, "running", broken)
+    with contextlib.suppress(error):
+        main.run(["env", "--group", "team"])
+    assert capsys.readouterr().out.strip() == failing("shell")
+
+
 @pytest.mark.parametrize("before", [None, "0,1"])
 def test_an_interactive_shell_lives_on_without_gpus_until_it_succeeds(before, nowhere, capsys, monkeypatch):
     if before:
@@ -82,7 +96,47 @@ def test_an_interactive_shell_lives_on_without_gpus_until_it_succeeds(before, no
     assert shown == "CUDA_VISIBLE_DEVICES=-1"
     environment = dict([kept.split("=", 1)])
     undone = _after_failure(environment)
-    assert undone[0] == ("unset CUDA_VISIBLE_DEVICES" if before is None else "export CUDA_VISIBLE_DEVICES=0,1")
+    environment = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "-1"} | environment
+    shell = ["sh", "-c", "\n".join([*undone, show])]
+    left = subprocess.run(shell, capture_output=True, text=True, check=False, env=environment)
+    assert left.stdout.splitlines() == ([] if before is None else ["CUDA_VISIBLE_DEVICES=0,1"])
+
+
+SHELLS = [["sh"], ["dash"], ["bash"], ["bash", "-eu"], ["zsh", "-f"], ["fish", "--no-config"]]
+
+
+def in_shell(shell: list[str], script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"needs {shell[0]}")
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
+    return subprocess.run(
+        [*shell, "-c", script], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=environment
+    )
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_nothing_runs_in_any_shell_after_a_failure(shell):
+    """fish reports what it cannot read, and runs the next command."""
+    ended = in_shell(shell, f'eval "$(printf %s {_quoted(failing("shell"))})"; echo ran')
+    assert (ended.returncode, ended.stdout) == (125, "")
+
+
+@pytest.mark.parametrize("before", [None, "0,1"])
+def test_an_interactive_fish_sees_no_gpu_until_it_succeeds(before):
+    variables = {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
+    fish = ["fish", "--no-config", "--interactive"]
+    show = 'echo "$CUDA_VISIBLE_DEVICES" (set -q CUDA_VISIBLE_DEVICES; and echo set)'
+    undone = "\n".join(_after_failure({FAILED: before or WAS_UNSET}))
+    ended = in_shell(fish, f"{failing('shell')}\n{failing('shell')}\n{show}\n{undone}\n{show}", **variables)
+    assert (ended.returncode, "fish: " in ended.stderr) == (0, False)  # of the terminal it says something, too
+    assert ended.stdout.splitlines() == ["-1 set", "" if before is None else f"{before} set"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_each_shell_reads_a_value_alike(shell):
+    value = "a'b\"c\\d\\\\e\\'f $x `y` *\\"
+    ended = in_shell(shell, f"export ODD={_quoted(value)}; printenv ODD")
+    assert (ended.stdout, ended.stderr) == (value + "\n", "")
 
 
 def test_what_the_shell_would_split_is_refused(tmp_path, monkeypatch):

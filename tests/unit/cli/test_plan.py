@@ -210,3 +210,23 @@ def test_several_kinds_in_the_simulator(demands: Path, slow: Path, capsys: pytes
     code, _, err = ran(capsys, "simulate", "--serve", demands, "--plan", plan, "--gpus", f"{slow}=1,h200=1")
     assert code
     assert "is planned as" in err
+
+
+@pytest.mark.parametrize("order", [["--policies", "-o", "json"], ["-o", "json", "--policies"]])
+def test_the_policies_as_json(capsys: pytest.CaptureFixture[str], order: list[str]) -> None:
+    code, out, _ = ran(capsys, "plan", *order)
+    document = json.loads(out)
+    assert (code, document["schema"]) == (0, 1)
+    assert [policy["name"] for policy in document["policies"]] == list(POLICIES)
+
+
+def test_what_is_no_form_of_a_list_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert ran(capsys, "plan", "--policies", "-o", "glet")[0] == 2
+    assert ran(capsys, "profile", "--list", "-o", tmp_path / "json")[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_demands_there_is_nothing_to_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = ran(capsys, "plan")
+    assert code == 2
+    assert "missing argument 'DEMANDS'" in err

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import errno
 import os
+import sys
 
+import click
 import pytest
 
-from gemlet.cli.run import NotExecutable, NotFound, find_program, granted_line, torch_hook
+from gemlet.cli import main, messages
+from gemlet.cli.options import check_variables
+from gemlet.cli.run import NotExecutable, NotFound, command, execute, find_program, granted_line, torch_hook
 
 
 def joined(**changes):
@@ -93,7 +98,8 @@ def test_not_executable(path, tmp_path):
         ("train.py", "write ./train.py, or its interpreter before it"),
         ("tool --fast", "leave out the quotes: -- tool --fast"),
         ("tol --fast", "check the spelling and PATH"),
-        ("cd", "check the spelling and PATH"),
+        ("cd", "the shell does that itself: sh -c 'cd ...'"),
+        ("A=b", "put a variable before `gemlet`, or write `env` before it"),
     ],
 )
 def test_what_is_not_found_as_it_was_written(path, tmp_path, monkeypatch, name, hint):
@@ -109,3 +115,61 @@ def test_not_found(path):
     with pytest.raises(NotFound) as error:
         find_program("tool")
     assert error.value.exit_code == 127
+
+
+def test_a_variable_that_names_no_option_is_refused(monkeypatch, capsys):
+    """As `--memroy` is: else the program would run without its limit."""
+    monkeypatch.setenv("GEMLET_RUN_MEMROY", "8GiB")
+    assert main.run(["run", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert "GEMLET_RUN_MEMROY is set" in said
+    assert "did you mean GEMLET_RUN_MEMORY?" in said
+
+
+def test_variables_that_name_options_are_known(monkeypatch):
+    context = click.Context(command, auto_envvar_prefix="GEMLET_RUN")
+    for option in ("MEMORY", "NO_MPS", "QUIET", "DEVICE", "SIMULATE"):
+        monkeypatch.setenv(f"GEMLET_RUN_{option}", "1")
+    check_variables(context)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError(errno.ENOSPC, "full")])
+def test_nobody_who_reads_a_message_changes_nothing(error, monkeypatch):
+    """The program would not run, and `gemlet run` end with 0 as if it had."""
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(click, "echo", fails)
+    messages.say("train-1: 30% guaranteed")
+    messages.error("nothing", "to be done")
+
+
+def test_a_script_whose_interpreter_is_missing(tmp_path):
+    script = tmp_path / "script"
+    script.write_text("#!/usr/bin/python3\r\n")
+    script.chmod(0o755)
+    with pytest.raises(NotExecutable) as error:
+        execute(str(script), ("script",), {})
+    assert error.value.hint is not None
+    assert "Windows" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sm", "30%", "--no-mps"], "--sm needs MPS, and --no-mps forbids it"),
+        (["--group", "mine "], "'mine ' begins or ends with a blank"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(options, said, capsys):
+    assert main.run(["run", *options, "--", "true"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_shell_in_which_env_has_failed_is_told_why_there_is_no_gpu(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("GEMLET_ENV_FAILED", "unset")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    main.run(["--socket", str(tmp_path), "run", "--", "true"])  # where no daemon is
+    assert "`gemlet env` has failed in this shell" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from gemlet.daemon.request_warnings import (
     held_by_mps,
     memory_beyond_device,
     memory_for_nothing,
+    perhaps_misspelt,
     resident_for_nothing,
 )
 from tests.unit.daemon import fakes
@@ -142,3 +143,37 @@ def test_a_slowdown_where_no_request_is_bounded(start_daemon):
     assert daemon.call("join", group="b", limits={"slowdown": 1.3, "priority": "latency"})["warnings"] == []
     (said,) = daemon.call("set", group="a", limits={"priority": "normal", "slowdown": 1.5})["warnings"]
     assert "1.5" in said["message"]
+
+
+@pytest.mark.parametrize("name", ["Notebook", "noteboo", "ntoebook", "nottebook", "NOTEBOOK"])
+def test_a_name_like_one_of_the_configuration_is_said(name):
+    """Its programs would have no limits, where the group that was meant has some."""
+    said = perhaps_misspelt(name, ["training", "notebook"])
+    assert said is not None
+    assert "without limits" in said["message"]
+    assert "notebook" in said["hint"]
+
+
+@pytest.mark.parametrize(
+    ("name", "configured"),
+    [
+        ("team-b", "team-a"),
+        ("job-11", "job-1"),
+        ("job-1", "job-11"),
+        ("job", "jobs"),
+        ("other", "training"),
+        ("a", "b"),
+    ],
+)
+def test_names_that_are_alike_on_purpose_are_not(name, configured):
+    assert perhaps_misspelt(name, [configured]) is None
+
+
+def test_join_warns_of_a_new_name_once_and_only_without_limits(start_daemon, tmp_path):
+    (tmp_path / "gemlet.toml").write_text('[groups.notebook]\nmax = "40%"\n')
+    daemon = start_daemon(config=str(tmp_path / "gemlet.toml"))
+    (said,) = daemon.call("join", group="Notebook")["warnings"]
+    assert said["hint"] == "did you mean notebook, which the configuration has?"
+    assert daemon.call("join", group="Notebook")["warnings"] == []
+    assert daemon.call("join", group="noteboo", limits={"max": 0.5})["warnings"] == []
+    assert daemon.call("join", group="notebook")["warnings"] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import re
 
 import pytest
 
@@ -376,6 +377,15 @@ def test_users_of_its_own_keep_no_pod_from_a_claim():
     assert patch(pod(SHARE, hostUsers=False), DRA)
     assert patch(pod({}, hostUsers=False), SLOTS) == []
     assert patch(pod(SHARE, hostUsers=True), SLOTS)
+
+
+@pytest.mark.parametrize("name", ["io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io"])
+def test_a_user_namespace_by_annotation_is_one(name):
+    """Nodes whose CRI-O is configured to see it make one as for hostUsers."""
+    asked = SHARE | {name: "auto"}
+    with pytest.raises(BadRequest, match=rf"annotations\[{re.escape(name)}\]: .* mode: dra"):
+        patch(pod(asked), SLOTS)
+    assert patch(pod(asked), DRA)
 
 
 def test_ordinary_variables_are_welcome():

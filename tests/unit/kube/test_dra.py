@@ -414,3 +414,16 @@ def test_a_restart_after_a_reboot_writes_the_cdi_files_again(setup, run):
     setup.node.restart()
     run(after())
     assert setup.node.leftovers() == []
+
+
+@scenario
+async def test_an_odd_claim_fails_alone(setup, kubelet):
+    """As one of an apiserver that names things otherwise: what nobody has thought of is its own trouble, too."""
+    odd = allocated("odd")
+    del odd["status"]["allocation"]["devices"]["results"][0]["device"]
+    setup.put(odd)
+    setup.put(allocated("u1"))
+    answers = await kubelet.prepare(("odd", "odd"), ("u1", "u1"))
+    assert "KeyError('device')" in answers["odd"].error
+    assert answers["u1"].error == ""
+    assert {share.claim_uid for share in setup.node.book.shares.values()} == {"u1"}
