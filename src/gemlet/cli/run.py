@@ -289,11 +289,12 @@ def _handed_over(program: tuple[str, ...], path: str) -> HandedOver | None:
 def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
     """Becomes the program. Raises `NotExecutable`."""
     # Python ignores these two, and ignored signals survive exec: a program must die of its broken pipe.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    ignored = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         os.execve(path, arguments, variables)
     except OSError as error:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
         raise NotExecutable(f"{path} cannot be executed: {error.strerror}", hint=_HINTS.get(error.errno or 0)) from None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 
 import click
@@ -154,6 +155,7 @@ def test_a_script_whose_interpreter_is_missing(tmp_path):
         execute(str(script), ("script",), {})
     assert error.value.hint is not None
     assert "Windows" in error.value.hint
+    assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN  # as before: a message that nobody reads is no end
 
 
 @pytest.mark.parametrize(
