@@ -112,7 +112,9 @@ void Arbiter::State::observe(Nanoseconds now) {
                     .in_slots = group.planned > 0.0,
                     .goes_first = false,
                     .peers = group.peers};
-        party.target = policy->target(group) / static_cast<double>(std::max<size_t>(group.active, 1));
+        const auto active = static_cast<double>(std::max<size_t>(group.active, 1));
+        party.target = policy->target(group) / active;
+        if (client->waiting && group.at_maximum) party.held = std::min(party.target, group.spec.min / active);
         if (lease) {
             party.beside = beside(*lease);
             party.rates = observed(*lease, now);
