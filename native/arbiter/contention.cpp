@@ -141,13 +141,16 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
         const auto charged = static_cast<double>(std::exchange(client.charged, 0));
         const auto ran = static_cast<double>(std::exchange(client.ran, 0));
         auto wanted = ran + static_cast<double>(std::exchange(client.waited, 0));
-        if (party.waits) wanted += static_cast<double>(now - std::max(client.since, before));
+        const auto waited = static_cast<double>(now - std::max(client.since, before));
+        if (party.waits) wanted += waited;
         if (!party.in_slots && in_turns(party)) {
             // Its turn may come soon: what counts is its part of the device, not how fast it is meanwhile.
             double had = charged;
             if (!client.exclusive() || open)
                 had = ran * (client.seen.known_beside() ? client.seen.speed(total, sliced ? kSliced : 1.0) : 1.0);
-            fall_behind(party, promised(party) * wanted - had);
+            // Time that counts for its maximum and in which it was slow is missing from its minimum, and stays so
+            // while that maximum holds it back.
+            fall_behind(party, promised(party) * wanted + kTolerance * party.held * waited - had);
         }
         if (!party.lease || party.rates.time <= 0.0) continue;
         client.standing.at_ease = party.beside && !party.peers.any && !client.exclusive() && !in_turns(party) &&

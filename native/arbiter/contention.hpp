@@ -35,6 +35,7 @@ struct Party {
     bool in_slots;       // of its gang: what it has is not decided on this device alone
     bool goes_first;     // class latency, and the policy lets it interrupt the others
     double age = 0.0;    // ns since its lease began
+    double held = 0.0;   // part of the device that it is guaranteed while its maximum is why it waits
     Ranks peers = {};    // of its gang, on other devices
 
     // A rank's device is needed for no longer than that of the rank that needs its own least: the rest is waiting.

@@ -112,7 +112,9 @@ void Arbiter::State::observe(Nanoseconds now) {
                     .in_slots = group.planned > 0.0,
                     .goes_first = false,
                     .peers = group.peers};
-        party.target = policy->target(group) / static_cast<double>(std::max<size_t>(group.active, 1));
+        const auto active = static_cast<double>(std::max<size_t>(group.active, 1));
+        party.target = policy->target(group) / active;
+        if (client->waiting && group.at_maximum) party.held = std::min(party.target, group.spec.min / active);
         if (lease) {
             party.beside = beside(*lease);
             party.rates = observed(*lease, now);
@@ -180,7 +182,8 @@ void Arbiter::State::separate(Nanoseconds now) {
 double Arbiter::State::use_of(const Lease& lease, size_t running, double sm) const {
     const Observation& seen = lease.client->seen;
     if (running > 1) {
-        if (!seen.known_beside()) return 1.0 / std::max(1.0, sm);
+        // No more than alone: what it is thought to take the others are not charged for.
+        if (!seen.known_beside()) return std::clamp(seen.use_alone(), kLeastRate, 1.0 / std::max(1.0, sm));
         return std::max(kLeastRate, std::min(seen.beside().busy_part(), seen.beside().work_rate()));
     }
     return std::max(kLeastRate, seen.use_alone());

@@ -70,14 +70,20 @@ void Cap::use(Nanoseconds amount, Nanoseconds now) {
     recent_ += amount;
     // A turn is charged in few pieces, but it used the time before `now` evenly.
     Nanoseconds slot = slot_, until = now;
-    while (amount > 0 && slot > 0 && slot_ - slot < static_cast<Nanoseconds>(kSlots) - 1) {
+    while (amount > 0 && slot > 0 && slot_ - slot < kSlotsBefore) {
         const Nanoseconds part = std::min(amount, until - slot * kSlot);
         slots_[slot % kSlots] += part;
         amount -= part;
         until = slot * kSlot;
         --slot;
     }
-    slots_[slot % kSlots] += amount;  // a correction, or what does not fit into a second
+    // What was charged by an estimate and was not used: it must not count for longer than that does.
+    for (slot = amount < 0 ? slot_ : slot; amount < 0 && slot > 0 && slot_ - slot < kSlotsBefore; --slot) {
+        const Nanoseconds part = std::clamp<Nanoseconds>(slots_[slot % kSlots], 0, -amount);
+        slots_[slot % kSlots] -= part;
+        amount += part;
+    }
+    slots_[slot % kSlots] += amount;  // what does not fit into a second
 }
 
 double Cap::room(Nanoseconds now) {
@@ -113,7 +119,8 @@ Nanoseconds Cap::runway(Nanoseconds now) {
     double run = room(now);
     for (Nanoseconds slot = slot_ + 1; run < wanted && slot < slot_ + static_cast<Nanoseconds>(kSlots); ++slot) {
         if (run < static_cast<double>(slot * kSlot - now)) break;  // used up before this one leaves
-        run += static_cast<double>(slots_[slot % kSlots]);
+        // A correction may leave, too: what was allowed until then is.
+        run = std::max(run + static_cast<double>(slots_[slot % kSlots]), static_cast<double>(slot * kSlot - now));
     }
     return static_cast<Nanoseconds>(std::clamp(run, 0.0, std::max(wanted, 0.0)));
 }

@@ -28,6 +28,7 @@ class Cap {
     static constexpr Nanoseconds kSecond = 1'000'000'000;
     static constexpr Nanoseconds kSlot = 2'000'000;
     static constexpr size_t kSlots = kSecond / kSlot + 1;
+    static constexpr Nanoseconds kSlotsBefore = kSlots - 1;
 
     void set(double max, Nanoseconds block);
     void slide(Nanoseconds now);

@@ -175,7 +175,8 @@ Residency::Demand Residency::demand() const {
 
 // Expected, in ns.
 double Residency::handover_of(const Member& member) const {
-    return member.handover > 0 ? double(member.handover) : double(member.movable) / p_.bytes_per_ns;
+    return member.handover > 0 ? double(member.handover)
+                               : double(std::max(member.movable, member.had)) / p_.bytes_per_ns;
 }
 
 // Long enough for hand-overs to cost little, short enough for every client that waits to have its turn in time: one
@@ -197,7 +198,7 @@ Nanoseconds Residency::epoch_length(const Member& member, const Demand& all) con
 
 // When this resident's place may be given to another; it has work of its own or not.
 Nanoseconds Residency::may_go_at(const Member& member, const Demand& wanted, Nanoseconds now) const {
-    if (member.gone || member.movable == 0) return now;
+    if (member.gone || (member.movable == 0 && !keeps(member, now))) return now;
     const Nanoseconds its_time =
         member.entry_bytes == 0 ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
     const Nanoseconds at = has_room(member) ? std::min(its_time, member.got_on + p_.slow) : its_time;
@@ -251,7 +252,7 @@ std::optional<std::vector<Residency::Member*>> Residency::who_goes_for(const Mem
     const bool spares_pinned = fits_beside_pinned(m);
     const Demand wanted = demand();
     for (auto& [id, other] : members_) {
-        if (!other.in || other.movable == 0 || (spares_pinned && pinned(other))) continue;
+        if (!other.in || other.movable + other.kept == 0 || (spares_pinned && pinned(other))) continue;
         const Nanoseconds at = gives_way_at(other, m, wanted, now);
         if (at <= now)
             candidates.push_back({pinned(other), other.active, at, other.turn, id, &other});
@@ -298,18 +299,24 @@ bool Residency::is_passed_by(const Member& member, Nanoseconds now) const {
 }
 
 // What a resident frees in its epoch it may need again in a moment: a program that allocates and frees in each of its
-// steps would lose its place with each, to the first that fits into the rest.
+// steps would lose its place with each, to the first that fits into the rest. Also if it frees all that it has.
+bool Residency::keeps(const Member& member, Nanoseconds now) const {
+    return member.in && member.had > member.movable && now < member.freed_at + worth_waiting(member);
+}
+
 void Residency::keep_what_was_freed(Nanoseconds now) {
     std::optional<Demand> wanted;
     for (auto& [id, m] : members_) {
-        const Nanoseconds until = m.freed_at + worth_waiting(m);
-        if (!m.in || m.had <= m.movable || until <= now) continue;
+        if (!keeps(m, now)) {
+            m.had = 0;
+            continue;
+        }
         if (!wanted) wanted = demand();
         const Nanoseconds its_time = may_go_at(m, *wanted, now);
         if (its_time <= now) continue;
         m.kept = m.had - m.movable;
         for_sums_of(m, [&, &m = m](Sums& sums) { sums.kept += m.kept; });
-        next_ = std::min({next_, until, its_time});
+        next_ = std::min({next_, m.freed_at + worth_waiting(m), its_time});
     }
 }
 
@@ -366,7 +373,10 @@ void Residency::let_in(Nanoseconds now) {
             next_ = std::min(next_, soonest);
             continue;
         }
-        for (Member* other : *out) put_out(*other, now);
+        for (Member* other : *out) {
+            put_out(*other, now);
+            if (other->movable == 0) enter(*other, now);  // it only kept room
+        }
         enter(*m, now);
     }
 }

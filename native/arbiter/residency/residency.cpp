@@ -64,7 +64,7 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
         for (const auto& [id, other] : members_) promised = plus(promised, host_of(other, &m, bytes));
         if (promised > host_) return Refusal::kHost;
         m.turn = ++turn_;
-        const bool comes = m.movable == 0;
+        const bool comes = m.movable == 0 && !keeps(m, now);
         m.movable = m.granted = bytes;
         stale_ = true;
         if (m.in && comes) m.entered = m.epoch = now;

@@ -187,7 +187,7 @@ class Residency {
         bool asked_early = false;       // ... before its turn had come
         Nanoseconds idle_since = 0;
         Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
-        uint64_t had = 0;           // before it began to free some of it, ...
+        uint64_t had = 0;           // before it began to free some of it; 0 once that is given up, ...
         Nanoseconds freed_at = 0;   // ... then
         mutable uint64_t kept = 0;  // of Sums::kept
         uint64_t entry_bytes = 0;   // that had to move for its entry; 0 once it had arrived
@@ -244,6 +244,7 @@ class Residency {
     bool note_fixed(ClientId client, uint64_t bytes);
     void settle(Nanoseconds now);
     void drop_what_no_longer_fits(Nanoseconds now);
+    bool keeps(const Member& member, Nanoseconds now) const;
     void keep_what_was_freed(Nanoseconds now);
     void let_in(Nanoseconds now);
     void keep_what_fits();

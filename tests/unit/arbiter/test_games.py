@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -134,3 +135,21 @@ def test_new_latency_groups_take_no_minimum_however_many_come(seed):
 def test_one_that_many_keep_behind_does_not_wait_to_be_so_beside_each():
     """They began to take turns one after another, each only once it had cost the one with the minimum 50 ms of work."""
     assert min(Newcomers(4383).of_its_minimum(4)) >= 0.6  # 0.39 then
+
+
+def test_a_refund_ends_no_turn_of_a_maximum_at_once():
+    """What a long kernel was charged by estimate and had not used left the last second after that estimate did. Until
+    then a group was ready to run, and its turn was over as it began: granted and ended without end."""
+    waits = ProgramSpec(kind="launch-bound", kernel=68548, kernels=201, gap=48 * US, host=94371)
+    long = ProgramSpec(kernel=85019208)
+    requests = ProgramSpec(kind="launch-bound", kernel=621893, kernels=37, host=90564)
+    groups = (
+        (GroupSpec(name="long", weight=4.0), (long,)),
+        (GroupSpec(name="capped", max=0.2), (waits,)),
+        (
+            GroupSpec(name="latency", min=0.62, max=0.62, priority=Priority.LATENCY),
+            (requests, replace(long, kernel=33387825)),
+        ),
+    )
+    outcome = Engine(Workload(groups=groups, duration=8 * SECOND, seed=1013)).run()
+    assert outcome.work(1, 6 * SECOND) > 0

@@ -149,3 +149,24 @@ def test_kernels_as_short_as_a_launch_have_their_minimum_beside_one_that_was_the
     comes = ProgramSpec(kernel=kernel * US, arrive=SECOND // 10)
     shared = Shared(({"min": 0.8}, comes), *[bursts] * count, seconds=4)
     assert min(shared.speeds(0)) >= 0.85 * 0.8
+
+
+@pytest.mark.parametrize(("least", "most", "count"), [(0.14, 0.14, 3), (0.14, 0.182, 3), (0.1, 0.13, 5)])
+def test_a_minimum_holds_for_who_has_a_maximum_near_it(least, most, count):
+    """Beside those that took turns it was slow, and what it had of the time was all that its maximum allows: that it
+    waited for that was no loss, so it got 0.5 to 0.7 of its minimum, for ever."""
+    waits = ProgramSpec(kind="launch-bound", kernel=15 * US, kernels=91, gap=25 * US, host=737 * US)
+    others = [ProgramSpec(kernel=(100 + 50 * number) * US) for number in range(count)]
+    shared = Shared(({"min": least, "max": most}, waits), *others, seconds=7)
+    assert min(shared.speeds(0)) >= 0.85 * least
+    assert max(shared.outcome.work(0, s * SECOND, (s + 1) * SECOND) for s in range(1, 7)) <= (most + 0.015) * SECOND
+
+
+def test_a_maximum_holds_beside_one_of_which_little_is_known():
+    """It runs beside the other for too short to be known, and was thought to use half of the device. So the other paid
+    for the other half only, and had a fourth more than its maximum."""
+    hardly = ProgramSpec(kind="launch-bound", kernel=5600, kernels=69, gap=92 * US, host=68 * US)
+    shared = Shared(({"max": 0.2}, ProgramSpec(kernel=39 * US)), hardly, seconds=5)
+    works = [shared.outcome.work(0, s * SECOND, (s + 1) * SECOND) / SECOND for s in range(1, 5)]
+    assert works == pytest.approx([0.2] * 4, abs=0.015)
+    assert shared.speed(1) >= 0.95

@@ -48,12 +48,15 @@ class Two:
 
 
 @pytest.mark.parametrize("pause", [0, 5])
-def test_what_a_step_frees_is_not_given_away_before_the_next(scene: Callable[..., Scene], pause: int) -> None:
+@pytest.mark.parametrize("rest", [60, 0])
+def test_what_a_step_frees_is_not_given_away_before_the_next(
+    scene: Callable[..., Scene], rest: int, pause: int
+) -> None:
     """It had a step of each of its turns: the other one came into what it freed, and it had to wait for its end."""
     two = Two(scene, 90, 40)
 
     def step() -> None:
-        two.has(60)
+        two.has(rest)
         two.s.to(two.s.now / MS + pause)
         two.has(90)
 
@@ -62,13 +65,29 @@ def test_what_a_step_frees_is_not_given_away_before_the_next(scene: Callable[...
     assert two.longest <= MAX_WAIT + 100
 
 
-def test_what_is_freed_for_good_soon_is_anothers(scene: Callable[..., Scene]) -> None:
+@pytest.mark.parametrize("rest", [60, 0])
+def test_what_is_freed_for_good_soon_is_anothers(scene: Callable[..., Scene], rest: int) -> None:
     two = Two(scene, 90, 40)
     two.s.to(100)
-    two.has(60)
+    two.has(rest)
     assert two.s.resident() == {0}
     two.s.to(160)
     assert two.s.resident() == {0, 1}
+
+
+def test_latency_does_not_wait_for_what_another_freed(scene: Callable[..., Scene]) -> None:
+    s = scene(capacity=100 * GIB)
+    s.residency.set_group(1, None, 1.0, 0, True)
+    for number in range(2):
+        s.client(number, number, 60 * GIB)
+    s.request(0)
+    s.settle()
+    s.to(3000)
+    assert s.resident() == {0}
+    s.admit(0, 0)
+    s.request(1)
+    s.settle()
+    assert s.resident() == {0, 1}
 
 
 def test_what_was_freed_is_kept_no_longer_for_small_steps(scene: Callable[..., Scene]) -> None:
@@ -81,11 +100,12 @@ def test_what_was_freed_is_kept_no_longer_for_small_steps(scene: Callable[..., S
     assert two.s.resident() == {0, 1}
 
 
-def test_one_that_freed_something_goes_when_its_time_is_over(scene: Callable[..., Scene]) -> None:
+@pytest.mark.parametrize("rest", [60, 0])
+def test_one_that_freed_something_goes_when_its_time_is_over(scene: Callable[..., Scene], rest: int) -> None:
     two = Two(scene, 90, 60)
 
     def step() -> None:
-        two.has(60)
+        two.has(rest)
         two.has(90)
 
     two.play(step)
