@@ -119,7 +119,7 @@ struct Arbiter::State {
     bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
     void separate(Nanoseconds now);
     void set_rates(Nanoseconds now);
-    double use_of(const Lease& lease, size_t running, double sm) const;
+    double use_of(const Lease& lease, size_t running, double presumed) const;
 
     // parking.cpp: tokens that their clients may take without asking.
     void park_or_not(Nanoseconds now);

@@ -179,11 +179,11 @@ void Arbiter::State::separate(Nanoseconds now) {
 }
 
 // Part of the time in which it uses its multiprocessors, as far as it is known.
-double Arbiter::State::use_of(const Lease& lease, size_t running, double sm) const {
+double Arbiter::State::use_of(const Lease& lease, size_t running, double presumed) const {
     const Observation& seen = lease.client->seen;
     if (running > 1) {
         // No more than alone: what it is thought to take the others are not charged for.
-        if (!seen.known_beside()) return std::clamp(seen.use_alone(), kLeastRate, 1.0 / std::max(1.0, sm));
+        if (!seen.known_beside()) return std::clamp(seen.use_alone(), kLeastRate, presumed);
         return std::max(kLeastRate, std::min(seen.beside().busy_part(), seen.beside().work_rate()));
     }
     return std::max(kLeastRate, seen.use_alone());
@@ -211,11 +211,28 @@ void Arbiter::State::set_rates(Nanoseconds now) {
         const auto members = static_cast<double>(static_cast<Members&>(*lease.group).leases);
         return std::max(policy->target(*lease.group), kLeastRate) / members;
     };
+    // Those of whom nothing is known are thought to take equal parts. One with a maximum, whose turns may be too
+    // short for it ever to be known, all that the others leave, if that is more.
+    double known = 0.0;
+    size_t unknown = 0;
+    for (const Lease& lease : leases.all()) {
+        if (!lease.in_the_way() || blocks(lease)) continue;
+        const Observation& seen = lease.client->seen;
+        if (seen.known_beside() || seen.known_alone())
+            known += use_of(lease, running, 1.0) * lease.sm;
+        else
+            ++unknown;
+    }
+    const double rest = std::max(0.0, 1.0 - known) / static_cast<double>(std::max<size_t>(unknown, 1));
+    const double equal = 1.0 / std::max(1.0, sm);
+    const auto use = [&](const Lease& lease) {
+        return use_of(lease, running, lease.group->spec.max < 1.0 ? std::max(equal, rest) : equal);
+    };
     double used = 0.0, parts = 0.0;  // of the device
     for (const Lease& lease : leases.all()) {
         if (!lease.in_the_way()) continue;
         if (!blocks(lease))
-            used += use_of(lease, running, sm) * lease.sm;
+            used += use(lease) * lease.sm;
         else if (lease.why == Why::kShares)
             parts += part(lease);
     }
@@ -234,7 +251,7 @@ void Arbiter::State::set_rates(Nanoseconds now) {
         else if (lease.sliced)
             lease.rate = 1.0 / static_cast<double>(sliced);
         else if (!blocks(lease))
-            lease.rate = use_of(lease, running, sm) / std::max(used, 1.0);
+            lease.rate = use(lease) / std::max(used, 1.0);
         else
             lease.rate = std::min(1.0, (lease.why == Why::kShares ? left * part(lease) / parts : left) / lease.sm);
     }

@@ -16,7 +16,7 @@ from tests.unit.arbiter.newcomers import Newcomers
 from tests.unit.arbiter.open_device import MS, SATURATING, US, Shared
 
 # Each second after the first; what is found out about a neighbour costs the first something, too.
-LEAST = 0.78  # of the minimum
+LEAST = 0.73  # of the minimum
 
 
 # Of a search among 1100: games in which a trial, a pause, a neighbour's word, or that others changed, once cost more

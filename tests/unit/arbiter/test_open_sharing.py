@@ -170,3 +170,13 @@ def test_a_maximum_holds_beside_one_of_which_little_is_known():
     works = [shared.outcome.work(0, s * SECOND, (s + 1) * SECOND) / SECOND for s in range(1, 5)]
     assert works == pytest.approx([0.2] * 4, abs=0.015)
     assert shared.speed(1) >= 0.95
+
+
+@pytest.mark.parametrize("kernel", [5 * MS, 20 * MS])
+@pytest.mark.parametrize("beside", [LAUNCH_BOUND, replace(LAUNCH_BOUND, kernels=273, kernel=2800, gap=48 * US)])
+def test_a_maximum_holds_for_one_of_which_little_is_known(kernel, beside):
+    """Its turns are over before a kernel is, so it was thought to use half of the device: it had 1.4 to 1.65 of its
+    maximum."""
+    shared = Shared(({"max": 0.1}, ProgramSpec(kernel=kernel)), beside, seconds=6)
+    assert shared.outcome.work(0, SECOND) / (5 * SECOND) == pytest.approx(0.1, abs=0.02)
+    assert shared.speed(1) >= 0.9

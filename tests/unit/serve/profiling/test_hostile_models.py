@@ -53,7 +53,10 @@ ENDS = {
     "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL: perhaps the memory"),
     "closes all": ("os.closerange(0, 4096)", "closed"),
-    "redirects all": ("n = os.open('/dev/null', 2); [os.dup2(n, i) for i in range(64) if i != n]", "closed"),
+    "redirects all": (
+        "n = os.open('/dev/null', 2); [os.dup2(n, int(i)) for i in os.listdir('/proc/self/fd') if int(i) != n]",
+        "closed",
+    ),
     "raises": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "its text raises": (
         "raise type('Odd', (BaseException,), {'__str__': lambda self: os.kill(os.getpid(), 9)})",
