@@ -158,6 +158,7 @@ print("%.9e" % x.sum().item())
 import os; os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"  # else it takes the kernel that was faster by chance
 import jax, jax.numpy as jnp
+# ballast
 x = jax.random.normal(jax.random.PRNGKey(0), (1024, 1024))
 f = jax.jit(lambda x: jnp.tanh(x @ x).sum())
 for _ in range(10): y = f(x)
@@ -166,6 +167,7 @@ print("%.9e" % float(y))
     "jax scan, as it comes": """
 import os; os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 import jax, jax.numpy as jnp
+# ballast
 x = jax.random.normal(jax.random.PRNGKey(0), (256, 256))
 f = jax.jit(lambda x: jax.lax.scan(lambda c, _: (jnp.tanh(c @ x), c.mean()), x, None, length=200)[1].sum())
 print("%.9e" % float(f(x)))
@@ -220,9 +222,6 @@ BALLAST = {
     "cupy": "ballast = cp.ones(3 << 28, dtype=cp.float32)",
     "jax": "ballast = jnp.ones(3 << 28, dtype=jnp.float32).block_until_ready()",
 }
-
-# Of these nothing moves: their memory is from cuMemCreate.
-STAY = {"torch expandable segments", "jax", "jax scan, as it comes"}
 
 # What a program among these may not do where its memory moves, by what it is told then.
 REFUSED_WHERE_MEMORY_MOVES = {"torch tensors between processes": "cannot be shared with other processes"}

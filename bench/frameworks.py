@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.framework_programs import ALLOCATORS, BALLAST, PROGRAMS, REFUSED_WHERE_MEMORY_MOVES, STAY
+from bench.framework_programs import ALLOCATORS, BALLAST, PROGRAMS, REFUSED_WHERE_MEMORY_MOVES
 from bench.llm.environments import own_daemon
 from bench.machine import Machine, Sharing
 
@@ -89,11 +89,11 @@ class Frameworks:
             sharing.server.add_device(device, 0, context_estimate=1)
             sharing.server.set_capacity(device, CAPACITY)
             moves = ["--memory-mib", str(NEIGHBOUR >> 20), "--rewrite-mib", "16"]
-            ballast = "" if name in STAY else BALLAST[re.split("[ ,]", name)[0]]
+            ballast = BALLAST[re.split("[ ,]", name)[0]]
             hooked, log, used, moved = self.beside(sharing, code.replace("# ballast", ballast), *moves)
         text = f"{hooked}, charged {used:.3f} s, {moved / GIB:.1f} GiB moved {log[-300:]}"
         refused = REFUSED_WHERE_MEMORY_MOVES.get(name)
-        good = refused in log if refused else hooked == native and (moved > GIB or name in STAY)
+        good = refused in log if refused else hooked == native and moved > GIB
         self.report("  ... where memory moves", good, text)
 
     def limited(self, name: str, code: str) -> None:

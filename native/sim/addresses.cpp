@@ -107,11 +107,17 @@ bool Addresses::remove_reservation(uintptr_t base, uint64_t bytes) {
 }
 
 bool Addresses::reserved(uintptr_t address, uint64_t bytes) const {
+    const auto [base, length] = reservation_of(address);
+    return length != 0 && address + bytes <= base + length;
+}
+
+std::pair<uintptr_t, uint64_t> Addresses::reservation_of(uintptr_t address) const {
     const std::shared_lock guard(mutex_);
     auto after = reservations_.upper_bound(address);
-    if (after == reservations_.begin()) return false;
+    if (after == reservations_.begin()) return {};
     const auto& [base, length] = *std::prev(after);
-    return address + bytes <= base + length;
+    if (address - base >= length) return {};
+    return {base, length};
 }
 
 }  // namespace gemlet::sim

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "backing.hpp"
@@ -28,8 +29,8 @@ struct Range {
     Place place = Place::kDevice;
     int device = 0;
     void* context = nullptr;
-    uint64_t id = 0;  // unique in this process
-    unsigned flags = 0;
+    uint64_t id = 0;        // unique in this process
+    unsigned flags = 0;     // of host memory; of kMapped: how it may be exported
     void* owner = nullptr;  // the pool, or the handle that is mapped
     std::shared_ptr<Backing> backing;
     uint64_t backing_offset = 0;
@@ -60,6 +61,8 @@ class Addresses {
     void add_reservation(uintptr_t base, uint64_t bytes);
     bool remove_reservation(uintptr_t base, uint64_t bytes);
     bool reserved(uintptr_t address, uint64_t bytes) const;
+    // Start and bytes of the reservation an address is in; nulls: it is in none.
+    std::pair<uintptr_t, uint64_t> reservation_of(uintptr_t address) const;
 
   private:
     mutable std::shared_mutex mutex_;

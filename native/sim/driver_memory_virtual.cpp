@@ -152,6 +152,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
             physical.device != nullptr ? static_cast<int>(physical.device->index()) : physical.properties.location.id;
         range.owner = reinterpret_cast<void*>(handle);
         range.accessible = false;
+        range.flags = static_cast<unsigned>(physical.properties.requestedHandleTypes);
         Addresses::get().add(std::move(range));
     });
 }

@@ -14,6 +14,12 @@ void put(void* out, T value) {
     std::memcpy(out, &value, sizeof value);
 }
 
+// What the program reserved, of which only a part may be mapped.
+std::pair<uintptr_t, uint64_t> whole(const Range& range) {
+    if (range.place == Place::kMapped) return Addresses::get().reservation_of(range.base);
+    return {range.base, range.bytes};
+}
+
 // False where the attribute makes no sense for the address.
 bool attribute(void* out, CUpointer_attribute which, CUdeviceptr address) {
     const auto range = Addresses::get().find(address);
@@ -48,16 +54,16 @@ bool attribute(void* out, CUpointer_attribute which, CUdeviceptr address) {
             put(out, range->place == Place::kDevice ? 1 : 0);
             return true;
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-            put(out, static_cast<CUdeviceptr>(range->base));
+            put(out, static_cast<CUdeviceptr>(whole(*range).first));
             return true;
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-            put(out, static_cast<size_t>(range->bytes));
+            put(out, static_cast<size_t>(whole(*range).second));
             return true;
         case CU_POINTER_ATTRIBUTE_MAPPED:
             put(out, 1);
             return true;
         case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-            put(out, 0ull);
+            put(out, range->place == Place::kMapped ? static_cast<unsigned long long>(range->flags) : 0ull);
             return true;
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
             put(out, 0);

@@ -70,6 +70,20 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.02)
 """
 
+# The same with memory that it maps by itself.
+SWAP_MAPPED = SWAP.replace(
+    'check("cuMemAlloc_v2", ctypes.byref(pointer), size)\n',
+    """
+pinned, device, readwrite = 1, 1, 3
+words = lambda *values: (ctypes.c_uint32 * len(values))(*values)
+handle, none = ctypes.c_uint64(), ctypes.c_uint64(0)
+check("cuMemCreate", ctypes.byref(handle), size, words(pinned, 0, device, 0, 0, 0, 0, 0, 0, 0), none)
+check("cuMemAddressReserve", ctypes.byref(pointer), size, none, none, none)
+check("cuMemMap", pointer, size, none, handle, none)
+check("cuMemSetAccess", pointer, size, words(device, 0, readwrite), ctypes.c_size_t(1))
+""",
+)
+
 MULTIPROCESSORS = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")

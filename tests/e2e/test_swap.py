@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from tests.e2e.programs import SWAP
+import pytest
+
+from tests.e2e.programs import SWAP, SWAP_MAPPED
 from tests.waiting import eventually
 
 MIB = 1 << 20
@@ -17,17 +19,18 @@ def clients(gemlet):
     return [c for device in document["devices"] for group in device["groups"] for c in group["clients"]]
 
 
-def start(gemlet, *options):
+def start(gemlet, *options, code=SWAP):
     files = (str(gemlet.directory / "check"), str(gemlet.directory / "end"))
-    program = gemlet.start("run", "-q", "--simulate", *options, "--", sys.executable, "-c", SWAP, *files)
+    program = gemlet.start("run", "-q", "--simulate", *options, "--", sys.executable, "-c", code, *files)
     return program, program.stdout.readline().strip()
 
 
-def test_two_programs_of_a_group_take_turns(gemlet):
+@pytest.mark.parametrize("code", [SWAP, SWAP_MAPPED], ids=["allocated", "mapped"])
+def test_two_programs_of_a_group_take_turns(gemlet, code):
     limits = ("--group", "g", "--memory", f"{400 + 2 * CONTEXT}MiB", "--resident", f"{220 + 2 * CONTEXT}MiB")
-    first, line = start(gemlet, *limits)
+    first, line = start(gemlet, *limits, code=code)
     assert line == "filled"
-    second, line = start(gemlet, "--group", "g")
+    second, line = start(gemlet, "--group", "g", code=code)
     assert line == "filled"
     eventually(lambda: any(c["swap"]["swapped"] > 0 for c in clients(gemlet)))
     (gemlet.directory / "check").touch()
@@ -38,6 +41,7 @@ def test_two_programs_of_a_group_take_turns(gemlet):
     explained = gemlet("explain", "--simulate", "g").stdout
     assert "went to the host so far" in explained
     assert "of it on the device at a time" in explained
+    assert sum(c["swap"]["resident"] + c["swap"]["swapped"] for c in clients(gemlet)) == 300 * MIB
     # A context is measured while nothing moves, and only then.
     (limit,) = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)["groups"]
     assert limit["resident"] == (220 + 2 * CONTEXT) * MIB

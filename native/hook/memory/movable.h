@@ -35,6 +35,30 @@ struct SwapPoolBytes {
 SwapPoolBytes swap_pool_bytes(CUmemoryPool pool);
 void swap_pool_trim(CUmemoryPool pool, uint64_t keep);
 
+// What cuMemCreate makes and the program maps (swap/created.cpp, swap/views.cpp, swap/pinned.cpp).
+std::optional<CUresult> swap_create(CUmemGenericAllocationHandle* handle, uint64_t bytes,
+                                    const CUmemAllocationProp& properties);
+// Empty also for one that stays, with the last of the program's references to it: swap_released() follows if the
+// driver released it.
+std::optional<CUresult> swap_release(CUmemGenericAllocationHandle handle);
+void swap_released(CUmemGenericAllocationHandle handle);
+std::optional<CUresult> swap_map(CUdeviceptr start, uint64_t bytes, uint64_t offset,
+                                 CUmemGenericAllocationHandle handle, unsigned long long flags);
+// `others`: what does the same for what is not movable, between what is.
+std::optional<CUresult> swap_unmap(CUdeviceptr start, uint64_t bytes, CUresult (*others)(CUdeviceptr, size_t));
+std::optional<CUresult> swap_set_access(CUdeviceptr start, uint64_t bytes, const CUmemAccessDesc* wanted,
+                                        uint64_t count);
+std::optional<unsigned long long> swap_access(CUdeviceptr address, const CUmemLocation& location);
+bool swap_is_mapped(CUdeviceptr start, uint64_t bytes);  // some of it, as movable memory
+std::optional<CUresult> swap_retain(CUmemGenericAllocationHandle* handle, CUdeviceptr address);
+std::optional<CUmemAllocationProp> swap_properties(CUmemGenericAllocationHandle handle);
+// The driver's handle, for one of the program's.
+CUmemGenericAllocationHandle swap_real(CUmemGenericAllocationHandle handle);
+// The same, where that must be one of the driver's: what it is for stays on the device from now on. Likewise what is
+// mapped at addresses.
+CUresult swap_pin(CUmemGenericAllocationHandle& handle);
+CUresult swap_pin_range(CUdeviceptr start, uint64_t bytes);
+
 // The allocation a movable address is in.
 struct SwapRange {
     CUdeviceptr start;
@@ -44,6 +68,14 @@ struct SwapRange {
     uint64_t id;
     bool sync_memops;
     CUmemoryPool pool;  // it stands for memory of this pool; null: of none
+    // Of what the program mapped, of memory that it made by cuMemCreate:
+    bool created = false;
+    uint64_t block = 0;  // the memory's own number
+    CUresult context_known = CUDA_SUCCESS;
+    CUdeviceptr reserved = 0;  // addresses that it reserved
+    uint64_t reserved_bytes = 0;
+    unsigned access = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;  // of the calling thread's device
+    unsigned handle_types = 0;                                     // that it may be exported as
 };
 std::optional<SwapRange> swap_find(CUdeviceptr address);
 bool swap_set_sync_memops(CUdeviceptr address, bool on);

@@ -14,6 +14,7 @@
 #include "hook/memory/location.h"
 #include "hook/memory/movable.h"
 #include "hook/memory/size.h"
+#include "hook/memory/virtual.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
 
@@ -144,9 +145,17 @@ bool adopt(Handle handle, CUdevice device, uint64_t bytes) {
 }
 
 // What backs movable memory is the hook's: to the program it is memory of cuMemAlloc, which has no handle. One would
-// hold on to physical memory that is soon somebody else's.
-bool has_no_handle(CUdeviceptr address) {
-    return swap_active() && swap_find(address);
+// hold on to physical memory that is soon somebody else's. What the program mapped by itself stays from now on.
+CUresult give_handle(CUdeviceptr address, uint64_t bytes) {
+    if (!swap_active()) return CUDA_SUCCESS;
+    const auto range = swap_find(address);
+    if (range && !range->created) return CUDA_ERROR_INVALID_VALUE;
+    return range ? swap_pin_range(address, bytes) : CUDA_SUCCESS;
+}
+
+// In place of a handle of the program's the driver's.
+CUresult give_handle(Handle& handle) {
+    return swap_active() ? swap_pin(handle) : CUDA_SUCCESS;
 }
 
 template <class Find, class Call>
@@ -178,7 +187,15 @@ void unbind(uint64_t object, CUdevice device, uint64_t offset, uint64_t bytes) {
 
 // What a later operation replaces stays charged until the array goes.
 template <class Call>
-CUresult map_into_arrays(const CUarrayMapInfo* list, unsigned int count, Call&& call) {
+CUresult map_into_arrays(CUarrayMapInfo* list, unsigned int count, Call&& call) {
+    std::vector<CUarrayMapInfo> named;  // as the driver knows what is mapped
+    if (swap_active() && list) {
+        named.assign(list, list + count);
+        for (CUarrayMapInfo& one : named) {
+            if (one.memOperationType != CU_MEM_OPERATION_TYPE_MAP) continue;
+            if (CUresult refused = swap_pin(one.memHandle.memHandle)) return refused;
+        }
+    }
     {
         std::lock_guard lock(memory().mutex);
         for (unsigned int i = 0; list && i < count; ++i) {
@@ -188,7 +205,7 @@ CUresult map_into_arrays(const CUarrayMapInfo* list, unsigned int count, Call&& 
             if (physical && memory().arrays[array].insert(physical).second) refer(physical);
         }
     }
-    return call();
+    return call(named.empty() ? list : named.data());
 }
 
 std::vector<std::pair<CUdeviceptr, Mapping>> take_mappings(CUdeviceptr start, size_t size) {
@@ -199,7 +216,34 @@ std::vector<std::pair<CUdeviceptr, Mapping>> take_mappings(CUdeviceptr start, si
     return taken;
 }
 
+CUresult unmap(CUdeviceptr address, size_t size) {
+    std::unique_lock lock(memory().mutex);
+    auto taken = take_mappings(address, size);
+    lock.unlock();
+    CUresult result = real::cuMemUnmap(address, size);
+    if (taken.empty()) return result;
+    lock.lock();
+    for (auto& [start, mapping] : taken) {
+        if (result == CUDA_SUCCESS)
+            drop(mapping.physical);
+        else
+            memory().mappings[start] = mapping;
+    }
+    return result;
+}
+
 }  // namespace
+
+void stays_from_now_on(CUmemGenericAllocationHandle handle, uint64_t bytes, CUdevice device,
+                       const std::vector<std::pair<CUdeviceptr, uint64_t>>& mapped) {
+    std::lock_guard lock(memory().mutex);
+    auto* physical = new Physical{.bytes = bytes, .device = device};
+    if (handle) add_handle(handle, physical);
+    for (const auto& [start, length] : mapped) {
+        refer(physical);
+        memory().mappings[start] = {physical, length};
+    }
+}
 
 void array_destroyed(uint64_t array) {
     std::lock_guard lock(memory().mutex);
@@ -223,6 +267,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
                      unsigned long long flags) {
     Reentry reentry;
     const CUdevice device = reentry.nested() || !properties ? -1 : device_at(properties->location);
+    if (swap_active() && device >= 0 && flags == 0)
+        if (const auto made = swap_create(handle, size, *properties)) return *made;
     if (device < 0 || size >= kAbsurd) return real::cuMemCreate(handle, size, properties, flags);
     if (!charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = real::cuMemCreate(handle, size, properties, flags);
@@ -236,12 +282,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    if (swap_active())
+        if (const auto done = swap_release(handle)) return *done;
     Physical* physical;
     {
         std::lock_guard lock(memory().mutex);
         physical = take_handle(handle);
     }
-    CUresult result = real::cuMemRelease(handle);
+    CUresult result = real::cuMemRelease(swap_active() ? swap_real(handle) : handle);
+    if (result == CUDA_SUCCESS && swap_active()) swap_released(handle);
     if (!physical) return result;
     std::lock_guard lock(memory().mutex);
     if (result != CUDA_SUCCESS) add_handle(handle, physical);
@@ -251,6 +300,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
+    if (swap_active())
+        if (const auto done = swap_map(address, size, offset, handle, flags)) return *done;
     Physical* physical = nullptr;  // stays null for memory on another device
     const auto find = [&] {
         std::lock_guard lock(memory().mutex);
@@ -263,7 +314,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
         if (!adopt(handle, device_at(properties.location), size)) return CUDA_ERROR_OUT_OF_MEMORY;
         find();
     }
-    CUresult result = real::cuMemMap(address, size, offset, handle, flags);
+    CUresult result = real::cuMemMap(address, size, offset, swap_active() ? swap_real(handle) : handle, flags);
     if (!physical) return result;
     std::lock_guard lock(memory().mutex);
     if (result == CUDA_SUCCESS)
@@ -274,27 +325,21 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-    std::unique_lock lock(memory().mutex);
-    auto taken = take_mappings(address, size);
-    lock.unlock();
-    CUresult result = real::cuMemUnmap(address, size);
-    if (taken.empty()) return result;
-    lock.lock();
-    for (auto& [start, mapping] : taken) {
-        if (result == CUDA_SUCCESS)
-            drop(mapping.physical);
-        else
-            memory().mappings[start] = mapping;
-    }
-    return result;
+    if (swap_active())
+        if (const auto done = swap_unmap(address, size, unmap)) return *done;
+    return unmap(address, size);
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-    if (has_no_handle(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
+    const auto at = reinterpret_cast<CUdeviceptr>(address);
+    if (swap_active()) {
+        if (const auto done = swap_retain(handle, at)) return *done;
+        if (swap_find(at)) return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = real::cuMemRetainAllocationHandle(handle, address);
     if (result != CUDA_SUCCESS || !handle) return result;
     std::lock_guard lock(memory().mutex);
-    if (Physical* physical = physical_at(reinterpret_cast<CUdeviceptr>(address))) add_handle(*handle, physical);
+    if (Physical* physical = physical_at(at)) add_handle(*handle, physical);
     return result;
 }
 
@@ -322,7 +367,13 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-    CUresult result = real::cuMemExportToShareableHandle(shareable, handle, type, flags);
+    Handle named = handle;
+    if (swap_active()) {
+        const auto properties = swap_properties(handle);  // what was not made for it stays as it is
+        if (properties && (properties->requestedHandleTypes & type) == 0) return CUDA_ERROR_INVALID_VALUE;
+        if (CUresult refused = give_handle(named)) return refused;
+    }
+    CUresult result = real::cuMemExportToShareableHandle(shareable, named, type, flags);
     if (result != CUDA_SUCCESS) return result;
     std::lock_guard lock(memory().mutex);
     if (Physical* physical = physical_of(handle)) physical->exported = true;
@@ -331,22 +382,26 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle handle,
                             size_t from, size_t size, unsigned long long flags) {
+    Handle named = handle;
+    if (CUresult refused = give_handle(named)) return refused;
     return bind(
         object, -1, offset, [=] { return physical_of(handle); },
-        [=] { return real::cuMulticastBindMem(object, offset, handle, from, size, flags); });
+        [=] { return real::cuMulticastBindMem(object, offset, named, from, size, flags); });
 }
 
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                CUmemGenericAllocationHandle handle, size_t from, size_t size,
                                unsigned long long flags) {
+    Handle named = handle;
+    if (CUresult refused = give_handle(named)) return refused;
     return bind(
         object, device, offset, [=] { return physical_of(handle); },
-        [=] { return real::cuMulticastBindMem_v2(object, device, offset, handle, from, size, flags); });
+        [=] { return real::cuMulticastBindMem_v2(object, device, offset, named, from, size, flags); });
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
-    if (has_no_handle(address)) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult refused = give_handle(address, size)) return refused;
     return bind(
         object, -1, offset, [=] { return physical_at(address); },
         [=] { return real::cuMulticastBindAddr(object, offset, address, size, flags); });
@@ -354,7 +409,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset,
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                 CUdeviceptr address, size_t size, unsigned long long flags) {
-    if (has_no_handle(address)) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult refused = give_handle(address, size)) return refused;
     return bind(
         object, device, offset, [=] { return physical_at(address); },
         [=] { return real::cuMulticastBindAddr_v2(object, device, offset, address, size, flags); });
@@ -369,14 +424,16 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device,
 CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
                                   CUmemGenericAllocationHandle handle, cuuint64_t from, cuuint64_t size,
                                   unsigned long long flags) {
+    Handle named = handle;
+    if (CUresult refused = give_handle(named)) return refused;
     return bind(
         endpoint, device, offset, [=] { return physical_of(handle); },
-        [=] { return real::cuLogicalEndpointBindMem(endpoint, device, offset, handle, from, size, flags); });
+        [=] { return real::cuLogicalEndpointBindMem(endpoint, device, offset, named, from, size, flags); });
 }
 
 CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset, void* address,
                                    cuuint64_t size, unsigned long long flags) {
-    if (has_no_handle(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult refused = give_handle(reinterpret_cast<CUdeviceptr>(address), size)) return refused;
     return bind(
         endpoint, device, offset, [=] { return physical_at(reinterpret_cast<CUdeviceptr>(address)); },
         [=] { return real::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags); });
@@ -389,11 +446,12 @@ CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId endpoint, CUdevice device, 
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, CUstream stream) {
-    return map_into_arrays(list, count, [=] { return real::cuMemMapArrayAsync(list, count, stream); });
+    return map_into_arrays(list, count, [=](auto* named) { return real::cuMemMapArrayAsync(named, count, stream); });
 }
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned int count, CUstream stream) {
-    return map_into_arrays(list, count, [=] { return real::cuMemMapArrayAsync_ptsz(list, count, stream); });
+    return map_into_arrays(list, count,
+                           [=](auto* named) { return real::cuMemMapArrayAsync_ptsz(named, count, stream); });
 }
 
 }  // extern "C"

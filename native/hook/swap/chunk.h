@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "hook/lookup/cuda_api.h"
@@ -34,12 +35,23 @@ struct Fingerprint {
     bool operator==(const Fingerprint&) const = default;
 };
 
+// A part of a chunk at addresses of the program's, with the access that it asked for there (swap/created.h).
+struct ChunkView {
+    CUdeviceptr address;
+    uint64_t offset, bytes;                      // of the chunk
+    const std::vector<CUmemAccessDesc>* access;  // as it is when it is applied
+    bool mapped = false;
+    bool accessible = false;  // for whom it shall be
+};
+
 class ChunkDriver {
   public:
     virtual ~ChunkDriver() = default;
     virtual CUresult create(uint64_t bytes, CUmemGenericAllocationHandle& handle) = 0;
     virtual CUresult map(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle) = 0;
     virtual CUresult allow(CUdeviceptr address, uint64_t bytes) = 0;
+    virtual CUresult map_view(const ChunkView& view, CUmemGenericAllocationHandle handle) = 0;
+    virtual CUresult allow_view(const ChunkView& view) = 0;
     virtual CUresult unmap(CUdeviceptr address, uint64_t bytes) = 0;
     virtual CUresult release(CUmemGenericAllocationHandle handle) = 0;
 };
@@ -47,6 +59,8 @@ class ChunkDriver {
 struct Chunk {
     CUdeviceptr address = 0;
     uint64_t bytes = 0;
+    std::shared_ptr<const CUmemAllocationProp> properties;  // of its physical memory; null: plain
+    std::vector<ChunkView> views;                           // besides `address`, where it is copied
 
     bool has_handle = false;  // physical memory, which counts as on the device
     CUmemGenericAllocationHandle handle = 0;
@@ -59,6 +73,7 @@ struct Chunk {
     uint64_t slot = kNoSlot;    // offset in the arena
     bool busy = false;          // a copy is under way
     bool leaving = false;       // it is being freed
+    bool stays = false;         // on the device for good, and counted there as what cannot move
 
     Spans dead;                     // declared so, and the declaration holds
     Spans holes;                    // bytes of the host's copy that were dead when it was made
@@ -72,7 +87,10 @@ struct Chunk {
     uint32_t pass = 0;          // evictions to go by without it
 
     uint64_t parts() const { return bytes / kPart; }
-    bool resident() const { return accessible && (device_valid || !content); }
+    bool resident() const { return accessible && (device_valid || !content) && is_in_view(); }
+    bool is_in_view() const {
+        return std::all_of(views.begin(), views.end(), [](const ChunkView& v) { return v.accessible; });
+    }
     bool on_device() const { return has_handle; }
     bool needs_copy_in() const { return content && !device_valid; }
     bool needs_copy_out() const { return content && device_valid && !host_valid; }
@@ -93,6 +111,16 @@ struct Chunk {
         if (!accessible) {
             if (CUresult r = driver.allow(address, bytes)) return r;
             accessible = true;
+        }
+        for (ChunkView& view : views) {
+            if (!view.mapped) {
+                if (CUresult r = driver.map_view(view, handle)) return r;
+                view.mapped = true;
+            }
+            if (!view.accessible) {
+                if (CUresult r = driver.allow_view(view)) return r;
+                view.accessible = true;
+            }
         }
         return CUDA_SUCCESS;
     }
@@ -151,6 +179,8 @@ struct Chunk {
 
     // Gives the device's memory back. Only if may_vacate().
     CUresult vacate(ChunkDriver& driver) {
+        for (ChunkView& view : views)
+            if (CUresult r = hide(driver, view)) return r;
         if (mapped) {
             if (CUresult r = driver.unmap(address, bytes)) return r;
             mapped = accessible = device_valid = false;
@@ -159,6 +189,12 @@ struct Chunk {
             if (CUresult r = driver.release(handle)) return r;
             has_handle = false;
         }
+        return CUDA_SUCCESS;
+    }
+    static CUresult hide(ChunkDriver& driver, ChunkView& view) {
+        if (view.mapped)
+            if (CUresult r = driver.unmap(view.address, view.bytes)) return r;
+        view.mapped = view.accessible = false;
         return CUDA_SUCCESS;
     }
     // Programs may read and write it from now on.

@@ -7,6 +7,7 @@
 #include "hook/lookup/reentry.h"
 #include "hook/submit/streams.h"
 #include "hook/swap/reservation.h"
+#include "hook/swap/views.h"
 
 namespace gemlet::hook {
 
@@ -42,9 +43,23 @@ void forget_declarations(SwapSpace& space) {
     space.ticket = 0;
 }
 
+// Bytes of [begin, end) that are mapped from what cuMemCreate made.
+uint64_t declare_mapped(SwapSpace& space, CUdeviceptr begin, CUdeviceptr end) {
+    uint64_t taken = 0;
+    for (const View* view : views_in(space, begin, end - begin))
+        for (auto& chunk : space.reservations.at(view->created->home)->chunks)
+            for (const ChunkView& part : chunk->views) {
+                const CUdeviceptr from = std::max(begin, part.address), to = std::min(end, part.address + part.bytes);
+                if (part.access != &view->access || from >= to) continue;
+                chunk->dead.add(part.offset + (from - part.address), part.offset + (to - part.address));
+                taken += to - from;
+            }
+    return taken;
+}
+
 // Bytes of [begin, end) that are movable memory of the space.
 uint64_t declare(SwapSpace& space, CUdeviceptr begin, CUdeviceptr end) {
-    uint64_t taken = 0;
+    uint64_t taken = begin < end ? declare_mapped(space, begin, end) : 0;
     auto next = space.reservations.upper_bound(begin);
     if (next != space.reservations.begin()) --next;
     for (; next != space.reservations.end() && next->first < end; ++next)

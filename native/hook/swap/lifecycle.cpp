@@ -112,6 +112,7 @@ void swap_context_gone(CUcontext context) {
         std::unique_lock lock(space->mutex);
         space->broken = false;  // with the context goes what was wrong with it
         forget_freed(*space, context);
+        if (space->seen == context) space->seen = nullptr;
         std::vector<CUdeviceptr> theirs;
         for (auto& [start, r] : space->reservations)
             if (r->context == context) theirs.push_back(start);

@@ -1,14 +1,46 @@
 // Questions of other rooms about movable memory (memory/movable.h): the allocation of an address, and what is free.
 #include <algorithm>
 
+#include "hook/submit/current_context.h"
 #include "hook/swap/reservation.h"
+#include "hook/swap/views.h"
 
 namespace gemlet::hook {
+
+namespace {
+
+std::optional<SwapRange> find_mapped(CUdeviceptr address) {
+    std::unique_lock<std::mutex> lock;
+    auto [space, view] = find_view(address, lock);
+    if (!space) return std::nullopt;
+    const CUdevice device = space->device.ordinal;
+    constexpr uint64_t kOfMapped = 1ull << 62;  // nothing that was allocated has such a number
+    SwapRange range{view->start,          view->bytes,       view->context, device,
+                    view->id | kOfMapped, view->sync_memops, nullptr};
+    range.created = true;
+    range.block = view->created->id | kOfMapped;
+    range.context_known = view->context_known;
+    range.reserved = view->reserved;
+    range.reserved_bytes = view->reserved_bytes;
+    range.access = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+    const CUdevice asking = current_device();
+    for (const CUmemAccessDesc& access : view->access)
+        if (access.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+            access.location.id == (asking < 0 ? device : asking))
+            range.access = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                               ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                               : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
+    if (view->created->bytes <= kChunk)
+        range.handle_types = unsigned(view->created->properties->requestedHandleTypes);
+    return range;
+}
+
+}  // namespace
 
 std::optional<SwapRange> swap_find(CUdeviceptr address) {
     std::unique_lock<std::mutex> lock;
     auto [space, r] = find_reservation(address, lock);
-    if (!space) return std::nullopt;
+    if (!space) return find_mapped(address);
     SwapRange range{r->start, r->asked, r->context, space->device.ordinal, r->id, r->sync_memops, r->pool};
     if (r->pieces) {
         const auto piece = r->pieces->find(address - r->start);
@@ -24,8 +56,12 @@ std::optional<SwapRange> swap_find(CUdeviceptr address) {
 
 bool swap_set_sync_memops(CUdeviceptr address, bool on) {
     std::unique_lock<std::mutex> lock;
-    auto [space, r] = find_reservation(address, lock);
-    if (space) r->sync_memops = on;
+    if (auto [space, r] = find_reservation(address, lock); space) {
+        r->sync_memops = on;
+        return true;
+    }
+    auto [space, view] = find_view(address, lock);
+    if (space) view->sync_memops = on;
     return space != nullptr;
 }
 

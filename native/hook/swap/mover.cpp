@@ -24,11 +24,18 @@ constexpr uint64_t kRetryMost = 500'000'000;
 
 std::atomic<Mover*> movers[kMaxDevices];
 
-// A context to work in: one in which memory was allocated. With `using_driver` and `mutex`. A context that is
-// being destroyed does not count: streams made in it now would be named for ever.
+// A context to work in: one in which memory was allocated, or for memory of no context one in which the program
+// works. With `using_driver` and `mutex`. A context that is being destroyed does not count: streams made in it now
+// would be named for ever.
 CUcontext any_context(const Mover& m) {
-    for (const auto& [start, r] : m.space.reservations)
-        if (!m.going.contains(r->context)) return r->context;
+    SwapSpace& space = m.space;
+    if (space.reservations.empty()) return nullptr;
+    const auto will_do = [&](CUcontext context) { return context && !m.going.contains(context); };
+    for (const auto& [start, r] : space.reservations)
+        if (will_do(r->context)) return r->context;
+    if (will_do(space.seen)) return space.seen;
+    for (const CUcontext context : space.device.pacer.contexts())
+        if (will_do(context)) return context;
     return nullptr;
 }
 

@@ -1,6 +1,7 @@
-// Programs' questions about an address. Movable memory answers as memory of cuMemAlloc does, wherever its content
-// is; for all other addresses the driver answers. One difference cannot be hidden: CUDA's legacy IPC does not know
-// mapped memory, so a handle for it is refused, and IS_LEGACY_CUDA_IPC_CAPABLE says so.
+// Programs' questions about an address. Movable memory answers as memory of cuMemAlloc does, or as what cuMemMap
+// mapped, wherever its content is; for all other addresses the driver answers. One difference cannot be hidden:
+// CUDA's legacy IPC does not know mapped memory, so a handle for it is refused, and IS_LEGACY_CUDA_IPC_CAPABLE says
+// so.
 #include <algorithm>
 #include <cstring>
 
@@ -18,10 +19,12 @@ CUresult put(void* out, T value) {
     return CUDA_SUCCESS;
 }
 
+constexpr uint64_t kOurs = 1ull << 63;  // of numbers: the driver counts from 1
+
 CUresult attribute(void* out, CUpointer_attribute which, CUdeviceptr address, const SwapRange& range) {
     switch (which) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
-            return put(out, range.context);
+            return range.context_known == CUDA_SUCCESS ? put(out, range.context) : range.context_known;
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return put(out, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -29,8 +32,9 @@ CUresult attribute(void* out, CUpointer_attribute which, CUdeviceptr address, co
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
             return put(out, static_cast<unsigned>(range.sync_memops));
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            return put(out, static_cast<unsigned long long>(range.id | kOurs));
         case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-            return put(out, static_cast<unsigned long long>(range.id | 1ull << 63));  // the driver counts from 1
+            return put(out, static_cast<unsigned long long>((range.created ? range.block : range.id) | kOurs));
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
             return put(out, 0u);
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -40,17 +44,19 @@ CUresult attribute(void* out, CUpointer_attribute which, CUdeviceptr address, co
         case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
             return put(out, 0);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return put(out, range.created ? range.reserved : range.start);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return put(out, static_cast<size_t>(range.created ? range.reserved_bytes : range.bytes));
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
             return put(out, range.start);
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
             return put(out, static_cast<size_t>(range.bytes));
         case CU_POINTER_ATTRIBUTE_MAPPED:
             return put(out, 1);
         case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-            return put(out, 0ull);
+            return put(out, static_cast<unsigned long long>(range.handle_types));
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-            return put(out, static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
+            return put(out, range.access);
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
             return put(out, range.pool);
         case CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL:
@@ -102,7 +108,8 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-    if (!movable(address)) return real::cuIpcGetMemHandle(handle, address);
+    const auto range = movable(address);
+    if (!range || range->created) return real::cuIpcGetMemHandle(handle, address);  // not what was mapped, either
     say_once(Topic::kMemory,
              "memory that can move to the host cannot be shared with other processes by cuIpcGetMemHandle\n"
              "  hint: run the program in a group without --resident, on a device without `capacity`");
@@ -112,8 +119,11 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
 // The receiver of the file would go on using physical memory that is no longer the program's.
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
                                        unsigned long long flags) {
-    if (!movable(address)) return real::cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
-    return CUDA_ERROR_NOT_SUPPORTED;
+    const auto range = movable(address);
+    if (range && !range->created) return CUDA_ERROR_NOT_SUPPORTED;
+    if (range)
+        if (CUresult refused = swap_pin_range(address, bytes)) return refused;
+    return real::cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
 }
 
 }  // extern "C"

@@ -14,12 +14,14 @@ namespace {
 std::atomic<uint64_t> next_id{1};
 
 // Addresses for `bytes`, cut into chunks. With `mutex`.
-CUresult reserve_chunks(SwapSpace& space, Reservation& r) {
+CUresult reserve_chunks(SwapSpace& space, Reservation& r,
+                        const std::shared_ptr<const CUmemAllocationProp>& properties) {
     if (CUresult result = own().cuMemAddressReserve(&r.start, r.bytes, 0, 0, 0)) return result;
     for (uint64_t at = 0; at < r.bytes; at += kChunk) {
         auto chunk = std::make_unique<Chunk>();
         chunk->address = r.start + at;
         chunk->bytes = std::min(kChunk, r.bytes - at);
+        chunk->properties = properties;
         space.movable += chunk->bytes;
         space.chunks.push_back(chunk.get());
         r.chunks.push_back(std::move(chunk));
@@ -46,7 +48,7 @@ CUresult release_chunks(SwapSpace& space, Reservation& r, std::unique_lock<std::
     }
     for (auto& chunk : r.chunks) {
         if (chunk->slot != kNoSlot) space.arena.give(chunk->slot);
-        space.movable -= chunk->bytes;
+        if (!chunk->stays) space.movable -= chunk->bytes;
         std::erase(space.chunks, chunk.get());
     }
     r.chunks.clear();
@@ -68,15 +70,15 @@ FoundReservation find_reservation(CUdeviceptr address, std::unique_lock<std::mut
         if (!space) continue;
         std::unique_lock held(space->mutex);
         Reservation* r = find_in(*space, address);
-        if (!r) continue;
+        if (!r || !r->context) continue;  // a home is no allocation of the program's
         lock = std::move(held);
         return {space, r};
     }
     return {nullptr, nullptr};
 }
 
-CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, CUmemoryPool pool,
-                          Reservation*& made) {
+CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, CUmemoryPool pool, Reservation*& made,
+                          std::shared_ptr<const CUmemAllocationProp> properties) {
     const uint64_t bytes = round_up(asked, kBlock);
     Announced announced(space, bytes);  // gone last: it takes `mutex`
     const wire::ResidencyPage* asked_there = space.page.load();
@@ -95,7 +97,7 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, C
     r->context = context;
     r->pool = pool;
     r->id = next_id.fetch_add(1);
-    CUresult result = reserve_chunks(space, *r);
+    CUresult result = reserve_chunks(space, *r, properties);
     if (result == CUDA_SUCCESS) {
         const bool open = !space.gate.closed();
         for (auto& chunk : r->chunks) {
@@ -104,7 +106,7 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, C
             space.adopt_order();
             space.publish();
             if (space.mapped + chunk->bytes > space.limit) break;  // the mover brings it when there is room
-            result = bring(space, *chunk);
+            result = bring(space, *chunk, true);
             if (result != CUDA_SUCCESS) break;
             if (open) chunk->opened();  // programs may write to it as soon as they know the address
         }

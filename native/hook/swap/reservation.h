@@ -17,8 +17,10 @@ FoundReservation find_reservation(CUdeviceptr address, std::unique_lock<std::mut
 // The same in one space; with its `mutex`.
 Reservation* find_in(SwapSpace& space, CUdeviceptr address);
 
-// With memory in it, charged and admitted. With `allocating`.
-CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, CUmemoryPool pool, Reservation*& made);
+// With memory in it, charged and admitted. `properties`: of its physical memory, where the program chose them. With
+// `allocating`.
+CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, CUmemoryPool pool, Reservation*& made,
+                          std::shared_ptr<const CUmemAllocationProp> properties = nullptr);
 // With `allocating`, and `mutex` held by `lock`.
 CUresult free_reservation(SwapSpace& space, CUdeviceptr start, std::unique_lock<std::mutex>& lock);
 

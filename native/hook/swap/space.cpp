@@ -5,6 +5,7 @@
 
 #include "hook/link/connection.h"
 #include "hook/link/version.h"
+#include "hook/submit/current_context.h"
 #include "hook/submit/token.h"
 
 namespace gemlet::hook {
@@ -83,8 +84,16 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
     }
 }
 
+void SwapSpace::see_context() {
+    const CUcontext context = current_device() == device.ordinal ? owning_context() : nullptr;
+    if (!context) return;
+    std::lock_guard lock(mutex);
+    seen = context;
+}
+
 void SwapSpace::await_open() {
     constexpr uint64_t kAskAgain = 100'000'000;
+    see_context();
     device.awaiting_memory.fetch_add(1);
     uint64_t looked = now_ns();
     while (gate.closed()) {

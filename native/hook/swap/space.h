@@ -19,6 +19,7 @@
 #include "hook/submit/move_gate.h"
 #include "hook/swap/arena.h"
 #include "hook/swap/chunk.h"
+#include "hook/swap/created.h"
 #include "hook/swap/pieces.h"
 
 namespace gemlet::hook {
@@ -28,9 +29,9 @@ inline constexpr uint64_t kChunk = 64 << 20;  // most of a chunk: what one evict
 // Reserved addresses, kept as long as anything is allocated there.
 struct Reservation {
     CUdeviceptr start = 0;
-    uint64_t bytes = 0;  // reserved: whole blocks
-    uint64_t asked = 0;  // by the program; of slabs: unused
-    CUcontext context = nullptr;
+    uint64_t bytes = 0;           // reserved: whole blocks
+    uint64_t asked = 0;           // by the program; of slabs: unused
+    CUcontext context = nullptr;  // null: it belongs to none, being the home of what cuMemCreate made
     CUmemoryPool pool = nullptr;  // it stands for memory of that pool
     uint64_t id = 0;
     bool sync_memops = false;
@@ -97,6 +98,9 @@ struct SwapSpace {
     std::mutex mutex;
     Change copied;  // some chunk is no longer busy
     std::map<CUdeviceptr, std::unique_ptr<Reservation>> reservations;
+    std::map<CUmemGenericAllocationHandle, std::unique_ptr<Created>> created;  // by name
+    std::map<CUdeviceptr, View> views;
+    CUcontext seen = nullptr;                 // a context of the device in which a thread was here
     std::list<FreedBlock> freed;              // the oldest first
     std::map<CUmemoryPool, PoolBytes> pools;  // as the program would see them
     std::vector<Chunk*> chunks;  // in the order of their making: eviction takes from the end, so always the same
@@ -132,6 +136,9 @@ struct SwapSpace {
 
     // For threads at the closed gate.
     void await_open();
+
+    // What belongs to no context is copied in one in which the program works.
+    void see_context();
 };
 
 SwapSpace* swap_space(CUdevice device);
@@ -139,19 +146,26 @@ SwapSpace* swap_space(CUdevice device);
 // The driver behind chunks.
 class DeviceMemory : public ChunkDriver {
   public:
-    explicit DeviceMemory(CUdevice device) : device_(device) {}
+    // `strict`: made as the program asked for it, or not at all. Else better than not at all is memory that cannot be
+    // exported: it is to have a content that was in other such memory before.
+    DeviceMemory(CUdevice device, const Chunk& chunk, bool strict)
+        : device_(device), properties_(chunk.properties.get()), strict_(strict) {}
     CUresult create(uint64_t bytes, CUmemGenericAllocationHandle& handle) override;
     CUresult map(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle) override;
     CUresult allow(CUdeviceptr address, uint64_t bytes) override;
+    CUresult map_view(const ChunkView& view, CUmemGenericAllocationHandle handle) override;
+    CUresult allow_view(const ChunkView& view) override;
     CUresult unmap(CUdeviceptr address, uint64_t bytes) override;
     CUresult release(CUmemGenericAllocationHandle handle) override;
 
   private:
     CUdevice device_;
+    const CUmemAllocationProp* properties_;
+    bool strict_;
 };
 
 // A chunk's memory, with its accounting; with `mutex`.
-CUresult bring(SwapSpace& space, Chunk& chunk);
+CUresult bring(SwapSpace& space, Chunk& chunk, bool strict = false);
 CUresult vacate(SwapSpace& space, Chunk& chunk);
 
 // swap/stream_ordered.cpp, with `mutex`

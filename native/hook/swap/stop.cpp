@@ -23,7 +23,8 @@ CUresult drain(Mover& m) {
     std::vector<CUcontext> contexts = m.space.device.pacer.contexts();
     {
         std::lock_guard lock(m.space.mutex);
-        for (auto& [start, r] : m.space.reservations) contexts.push_back(r->context);
+        for (auto& [start, r] : m.space.reservations)
+            if (r->context) contexts.push_back(r->context);
     }
     std::sort(contexts.begin(), contexts.end());
     contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());

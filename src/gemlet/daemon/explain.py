@@ -112,7 +112,7 @@ def _swap(client: ClientStatus) -> list[str]:
     if swap.dropped:
         lines.append(f"{who}: {format_size(swap.dropped)} left without a copy: unchanged since the last one, or unused")
     if fixed := client.memory - swap.resident - swap.swapped:
-        kinds = "managed memory, arrays, graphs' own, cuMemCreate, pools that are shared"
+        kinds = "managed memory, arrays, graphs' own, what is exported, pools that are shared"
         lines.append(f"{who}: {format_size(fixed)} stay on the device, as memory of these kinds cannot move: {kinds}")
     return lines + ([f"{who}: {swap.reason}"] if swap.reason else [])
 

@@ -37,13 +37,12 @@ def unused(segments: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]
     """Starts and sizes in bytes of the blocks whose content nobody will read, of `torch.cuda.memory_snapshot()`.
 
     Not of private pools: a graph's replay may read a block whose tensor is gone, if another graph of the pool wrote it
-    (the output of one, the input of the next), and nobody can tell the rest of a pool from such. Not of expandable
-    segments, which do not move.
+    (the output of one, the input of the next), and nobody can tell the rest of a pool from such.
     """
     starts: list[int] = []
     sizes: list[int] = []
     for segment in segments:
-        if tuple(segment["segment_pool_id"]) != (0, 0) or segment.get("is_expandable"):
+        if tuple(segment["segment_pool_id"]) != (0, 0):
             continue
         at = segment["address"]
         for block in segment["blocks"]:

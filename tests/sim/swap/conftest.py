@@ -30,7 +30,7 @@ def program() -> Path:
     except GemletError as error:
         pytest.skip(f"the native parts are not built: {error}")
     options = ("-O2", "-g", f"-isystem{cuda_include()}", driver, "-ldl", "-pthread")
-    return compiled("cc", *options, sources=(FOLDER / "program.c",))
+    return compiled("cc", *options, sources=(FOLDER / "program.c",), headers=(FOLDER / "virtual_verbs.h",))
 
 
 class Program:

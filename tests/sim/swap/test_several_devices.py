@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sim.robustness.hurt_machine import CONTEXT
+from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,70 @@ def test_a_copy_finds_memory_of_another_device(swapping: Make, first: int | None
     take_the_place(s, second, program)
     program.done("copy", 0, 1)
     program.done("all")
+
+
+@pytest.mark.parametrize("first", [None, 100], ids=["stays", "moves"])
+def test_one_area_has_memory_of_both(swapping: Make, first: int | None) -> None:
+    """Reserved, given access to and unmapped at once. What another device has access to stays from then on."""
+    s = swapping(first)
+    second = second_device(s, capacity=20)
+    program = s.start("a", **TWO)
+    program.done("vreserve", 0, 24 * MIB)
+    for device, piece in ((1, 0), (0, 1)):
+        program.done("device", device)
+        program.done("vcreate", piece, 12 * MIB)
+        program.done("vmap", 0, piece * 12 * MIB, 12 * MIB, piece)
+        program.done("vaccess", 0, piece * 12 * MIB, 12 * MIB, 3)
+        program.done("vpiece", 0, piece * 12 * MIB, 12 * MIB, piece)
+    program.done("fill", 0, 3)
+    program.done("fill", 1, 4)
+    take_the_place(s, second, program)
+    assert program.ask("vgetaccess", 0, 0).startswith("0 ")
+    program.done("copy", 0, 1)
+    program.done("all")
+    assert client(s, second, program)["movable"]["bytes"] == 12 * MIB
+    program.done("vaccess", 0, 0, 24 * MIB, 3)
+    assert client(s, second, program)["movable"]["bytes"] == 0
+    program.done("add", 0, 1)  # a kernel of the first device
+    program.done("all")
+    program.done("vunmap", 0, 0, 24 * MIB)
+    program.done("vrelease", 0)
+    program.done("vrelease", 1)
+    program.done("vunreserve", 0)
+    eventually(lambda: client(s, second, program)["memory"] == 0)
+
+
+def test_large_memory_that_another_device_may_use_stays(swapping: Make) -> None:
+    s = swapping(100)
+    second = second_device(s, capacity=200)
+    program = s.start("a", **TWO)
+    program.done("device", 1)
+    program.done("device", 0)  # both have a context
+    program.done("device", 1)
+    for area, mib in ((0, 140), (1, 20)):
+        program.done("vreserve", area, mib * MIB)
+        program.done("vcreate", area, mib * MIB)
+        program.done("vmap", area, 0, mib * MIB, area)
+        program.done("vaccess", area, 0, mib * MIB, 3)
+        program.done("vpiece", area, 0, mib * MIB, area)
+        program.done("fill", area, area)
+    program.done("device", 0)
+    program.done("vaccess", 0, 0, 140 * MIB, 3)
+    memory = client(s, second, program)
+    assert memory["movable"]["bytes"] == 20 * MIB
+    assert memory["memory"] == 160 * MIB
+    other = s.start("b", **TWO)
+    other.done("device", 1)
+    assert other.number("alloc", 0, 100 * MIB) == 2
+    other.done("alloc", 0, 50 * MIB)
+    other.done("fill", 0, 9)
+    assert client(s, second, program)["movable"]["resident"] < 20 * MIB
+    program.done("add", 0, 1)
+    program.done("all")
+    for area, mib in ((0, 140), (1, 20)):
+        program.done("vunmap", area, 0, mib * MIB)
+        program.done("vrelease", area)
+    eventually(lambda: client(s, second, program)["memory"] == 0)
 
 
 @pytest.mark.parametrize("first", [None, 100], ids=["stays", "moves"])

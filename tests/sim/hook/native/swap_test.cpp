@@ -24,13 +24,16 @@ void swap_await_open(MoveGate& gate) {
 }
 }  // namespace gemlet::hook
 
-// Physical memory as numbers: what was written to a handle is there until it is released.
+// Physical memory as numbers: what was written to a handle is there until it is released. Views are at addresses that
+// are not null.
 class FakeDriver : public ChunkDriver {
   public:
     int fails_at = -1, calls = 0;
     std::map<CUmemGenericAllocationHandle, int> content;
     CUmemGenericAllocationHandle mapped = 0;
     bool allowed = false;
+    std::map<CUdeviceptr, CUmemGenericAllocationHandle> views;
+    std::set<CUdeviceptr> seen;
 
     CUresult create(uint64_t, CUmemGenericAllocationHandle& handle) override {
         if (fails()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -50,8 +53,23 @@ class FakeDriver : public ChunkDriver {
         allowed = true;
         return CUDA_SUCCESS;
     }
-    CUresult unmap(CUdeviceptr, uint64_t) override {
+    CUresult map_view(const ChunkView& view, CUmemGenericAllocationHandle handle) override {
         if (fails()) return CUDA_ERROR_INVALID_VALUE;
+        CHECK(content.contains(handle) && views.try_emplace(view.address, handle).second);
+        return CUDA_SUCCESS;
+    }
+    CUresult allow_view(const ChunkView& view) override {
+        if (fails()) return CUDA_ERROR_INVALID_VALUE;
+        CHECK(views.contains(view.address) && seen.insert(view.address).second);
+        return CUDA_SUCCESS;
+    }
+    CUresult unmap(CUdeviceptr address, uint64_t) override {
+        if (fails()) return CUDA_ERROR_INVALID_VALUE;
+        if (address) {
+            CHECK(views.erase(address) == 1);
+            seen.erase(address);
+            return CUDA_SUCCESS;
+        }
         CHECK(mapped);
         mapped = 0;
         allowed = false;
@@ -59,11 +77,13 @@ class FakeDriver : public ChunkDriver {
     }
     CUresult release(CUmemGenericAllocationHandle handle) override {
         if (fails()) return CUDA_ERROR_INVALID_VALUE;
+        for (const auto& [address, shown] : views) CHECK(shown != handle);
         CHECK(mapped != handle && content.erase(handle) == 1);
         return CUDA_SUCCESS;
     }
     int& here() {
         CHECK(mapped && allowed);
+        for (const auto& [address, shown] : views) CHECK(shown == mapped && seen.contains(address));
         return content.at(mapped);
     }
 
@@ -78,6 +98,11 @@ static int live(int fails_at) {
     driver.fails_at = fails_at;
     Chunk chunk;
     chunk.bytes = 64;
+    const std::vector<CUmemAccessDesc> access;
+    const auto show = [&](CUdeviceptr address) {
+        chunk.views.push_back({.address = address, .offset = 0, .bytes = 64, .access = &access});
+    };
+    show(1);
     int host = -2;
     const auto again = [](auto&& step) {
         for (int i = 0; step() != CUDA_SUCCESS; ++i) CHECK(i < 3);
@@ -87,6 +112,16 @@ static int live(int fails_at) {
     CHECK(chunk.resident() && !chunk.needs_copy_in());
     for (int value = 0; value < 5; ++value) {
         chunk.opened();
+        if (value == 1) {
+            show(2);
+            CHECK(!chunk.resident());
+            again([&] { return chunk.prepare(driver); });
+        }
+        if (value == 4) {
+            again([&] { return Chunk::hide(driver, chunk.views.front()); });
+            chunk.views.erase(chunk.views.begin());
+        }
+        CHECK(chunk.resident() && driver.views.size() == (value == 0 || value == 4 ? 1 : 2));
         driver.here() = value;
         CHECK(chunk.needs_copy_out() && !chunk.may_vacate() && chunk.eviction_class() == 2);
         while (!chunk.may_vacate()) {
@@ -97,6 +132,7 @@ static int live(int fails_at) {
         CHECK(chunk.eviction_class() == 1 && chunk.resident());
         again([&] { return chunk.vacate(driver); });
         CHECK(!chunk.resident() && !chunk.on_device() && driver.content.empty() && chunk.needs_copy_in());
+        CHECK(driver.views.empty());
         again([&] { return chunk.prepare(driver); });
         CHECK(!chunk.resident());
         if (value == 2) {  // it has to go again before it is filled: the host's copy still counts
