@@ -165,7 +165,7 @@ class Worker:
         controller.start()
         if not self._read_until_stopped():
             os._exit(0)  # the results of running batches are no longer needed
-        self._settings.start(threading.Thread(target=self._end_with_server, daemon=True))
+        self._settings.start(self._end_with_server, name="end", daemon=True)
         self._orders.put(None)
         controller.join()
         for waiting in self._gpu_lets.values():
@@ -252,11 +252,10 @@ class Worker:
         try:
             for name in wanted - self._named:
                 if name in lanes:
-                    thread = threading.Thread(target=self._run_lane, args=(lanes[name],), name=name)
+                    thread = self._settings.start(self._run_lane, lanes[name], name=name)
                 else:
                     fresh[name] = queue.SimpleQueue()
-                    thread = threading.Thread(target=self._run_all, args=(fresh[name],), name=name)
-                self._settings.start(thread)
+                    thread = self._settings.start(self._run_all, fresh[name], name=name)
                 self._threads.append(thread)
                 unread.pop(name, None)
             self._backend.partition(self._python.partition(gpu_lets))
@@ -276,7 +275,7 @@ class Worker:
     def _enqueue(self, run: protocol.Run) -> None:
         if run.nesting.beside:
             name = f"beside {run.gpu_let}"
-            self._settings.start(threading.Thread(target=self._run_beside, args=(run,), name=name, daemon=True))
+            self._settings.start(self._run_beside, run, name=name, daemon=True)
             return
         waiting = self._gpu_lets.get(run.gpu_let)
         if waiting is None:

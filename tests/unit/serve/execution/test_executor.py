@@ -283,9 +283,12 @@ LEAVES_FEW_FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getr
 LEAVES_LITTLE_MEMORY = "resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))"
 LARGE_STACKS = "threading.stack_size(1 << 46)"
 SHORT_TIMEOUTS = "socket.setdefaulttimeout(0.001)"
+NO_HOOKS = "sys.excepthook = threading.excepthook = None"
+WATCHES_THREADS = "threading.settrace(len); threading.setprofile(len)"  # which fails
 OF_MODULES = """\
 import resource
 import socket
+import sys
 import threading
 
 %s
@@ -296,7 +299,9 @@ def infer(inputs):
 """
 
 
-@pytest.mark.parametrize("code", [LEAVES_FEW_FILES, LEAVES_LITTLE_MEMORY, LARGE_STACKS, SHORT_TIMEOUTS])
+@pytest.mark.parametrize(
+    "code", [LEAVES_FEW_FILES, LEAVES_LITTLE_MEMORY, LARGE_STACKS, SHORT_TIMEOUTS, NO_HOOKS, WATCHES_THREADS]
+)
 def test_what_a_model_sets_for_its_process_is_for_no_other_models(tmp_path, code):
     async def run():
         executor, running = await at_work(tmp_path, OF_MODULES % code)

@@ -133,13 +133,13 @@ def test_a_partition_that_fails_leaves_no_lane_open():
 
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_partition_without_threads_leaves_all_as_it_was(monkeypatch, threads):
-    backend, left = mock.Mock(), [1 + threads]
+    backend, left, plain = mock.Mock(), [1 + threads], Settings.start
 
-    def start(_, thread):
+    def start(*given, **named):
         if not left[0]:
             raise RuntimeError("can't start new thread")
         left[0] -= 1
-        thread.start()
+        return plain(*given, **named)
 
     monkeypatch.setattr(Settings, "start", start)
     worker = Worker(backend, Said(), None, None)
