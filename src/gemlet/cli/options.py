@@ -166,15 +166,21 @@ class Gpus(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        if value.isascii() and value.isdigit() and int(value):
+        from gemlet.serve.plan.demand_file import MOST_GPUS
+
+        def is_count(text: str) -> bool:
+            return text.isascii() and text.isdigit() and len(text) <= len(str(MOST_GPUS)) and 0 < int(text) <= MOST_GPUS
+
+        if is_count(value):
             return int(value)
         counts: dict[str, int] = {}
         for part in value.split(","):
             name, _, count = part.strip().rpartition("=")
-            if not name or name in counts or not (count.isascii() and count.isdigit() and int(count)):
+            if not name or name in counts or not is_count(count):
                 raise BadValue(
                     f"{value!r} is not a number of devices, nor one for each kind",
-                    "write 2, or for each kind its profiles and a number from 1, such as h200=2,h100.json=1",
+                    "write 2, or for each kind its profiles and a number, such as h200=2,h100.json=1;"
+                    f" at most {MOST_GPUS} of each",
                     param,
                     ctx,
                 )

@@ -230,3 +230,17 @@ def test_without_demands_there_is_nothing_to_plan(capsys: pytest.CaptureFixture[
     code, _, err = ran(capsys, "plan")
     assert code == 2
     assert "missing argument 'DEMANDS'" in err
+
+
+@pytest.mark.parametrize("gpus", ["9223372036854775808", "{ h200 = 1000000000000 }"])
+def test_more_devices_than_a_plan_can_list_are_refused(
+    demands: Path, capsys: pytest.CaptureFixture[str], gpus: str
+) -> None:
+    """One was an OverflowError, the other took all memory."""
+    demands.write_text(f"gpus = {gpus}\n{DEMANDS}")
+    code, _, err = ran(capsys, "plan", demands)
+    assert code != 0
+    assert "65536" in err
+    code, _, err = ran(capsys, "plan", "--gpus", "9" * 20, demands)
+    assert code == 2
+    assert "at most 65536 of each" in err

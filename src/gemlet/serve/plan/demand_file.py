@@ -46,6 +46,8 @@ HINT = "docs/serving/plan.md describes the format"
 # process' arrays to its arrays. 0.35 to 0.45 ms, measured on the host of an H200 (bench/attainment.py).
 HOP_MS = 0.4
 
+MOST_GPUS = 1 << 16  # of one plan, which lists each
+
 
 class _Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Any of the tables that `rate` can be; which one, its keys say."""
@@ -70,7 +72,7 @@ class _Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: list[_Model]
-    gpus: int | dict[str, Annotated[int, msgspec.Meta(ge=1)]] = 1
+    gpus: Annotated[int, msgspec.Meta(le=MOST_GPUS)] | dict[str, Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]] = 1
     policy: str = "nway+type"
     profiles: str | None = None
     duration: str = "30s"
