@@ -21,7 +21,7 @@ from gemlet.cli.environment import LIMITS
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.daemon.group_entry import no_group
-from gemlet.errors import DaemonUnreachable, GemletError, UsageError
+from gemlet.errors import DaemonUnreachable, GemletError, Refused, UsageError
 from gemlet.kube.edits import container_edits, mps_mounts
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
     docker run --gpus all $(gemlet env --group team --docker) IMAGE python train.py
     gemlet env --group team --json
 
-    The daemon must be running and know the group. Otherwise the command that uses the output fails: a script ends with
-    125, an interactive shell sees no GPU until `gemlet env` succeeds, and neither Docker nor a reader of JSON accepts
-    the text.
+    The daemon must be running and know the group, and the group be open to you. Otherwise the command that uses the
+    output fails: a script ends with 125, an interactive shell sees no GPU until `gemlet env` succeeds, and neither
+    Docker nor a reader of JSON accepts the text.
     """
     form = form or "shell"
     try:
@@ -128,6 +128,8 @@ def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
     own = {} if form == "docker" else environment.own_pipes(os.environ)
     endpoint, answers = running(address.candidates(socket, simulate=simulate), [group], mps=not no_mps, own=own)
     answer = answers[group]
+    if form != "docker" and (closed := answer.get("closed")) is not None:  # a container may have another user
+        raise Refused(closed["message"], hint=closed["hint"])
     machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
     membership = environment.Membership(
         group=group,

@@ -44,7 +44,7 @@ _SYSTEMD = HandedOver(
     "write it first: {name} gemlet run ... -- COMMAND",
 )
 _ENV = HandedOver(
-    "{name} clears the environment: what it starts runs without gemlet's limits",
+    "{name} takes the hook out of the environment: what it starts runs without gemlet's limits",
     "write it first: {name} ... gemlet run ... -- COMMAND",
 )
 ALWAYS = (
@@ -54,8 +54,9 @@ ALWAYS = (
     | dict.fromkeys(("sudo", "doas", "pkexec"), _OTHER_USERS)
     | dict.fromkeys(("tmux", "byobu", "gnome-terminal"), _SERVERS)
 )
-SOME = {"systemd-run": _SYSTEMD, "env": _ENV}  # by what they are told
-_CLEARING = ("-", "-i", "--ignore-environment")
+SOME = {"systemd-run": _SYSTEMD, "env": _ENV, "su": _OTHER_USERS, "runuser": _OTHER_USERS}  # by what they are told
+_WITH_WORD = "uCS"  # options of `env` that take a word; those of some systems only are not among them
+_LONG = ("--ignore-environment", "--unset", "--chdir", "--split-string")
 
 
 def handed_over(command: Sequence[str], *, snap: bool = False) -> HandedOver | None:
@@ -71,16 +72,52 @@ def handed_over(command: Sequence[str], *, snap: bool = False) -> HandedOver | N
 
 
 def _hands_over(command: Sequence[str]) -> bool:
-    if os.path.basename(command[0]) == "systemd-run":  # noqa: PTH119
-        return "--scope" not in command  # with it the program is its own child
-    return any(word in _CLEARING for word in _options(command))
+    match os.path.basename(command[0]):  # noqa: PTH119
+        case "systemd-run":
+            return "--scope" not in command  # with it the program is its own child
+        case "env":
+            return _without_hook(list(command[1:]))
+        case _:
+            return any(word in ("-", "-l", "--login") for word in command)
 
 
-def _options(command: Sequence[str]) -> list[str]:
-    """The words before that which `env` starts."""
-    options: list[str] = []
-    for word in command[1:]:
-        if not word.startswith("-") and "=" not in word:
-            break
-        options.append(word)
-    return options
+def _without_hook(words: list[str]) -> bool:
+    """Whether `env` with ``words`` starts its program without what `gemlet run` preloads."""
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            name, assigns, _ = word.partition("=")
+            if not assigns:
+                return False  # the program
+            if name == "LD_PRELOAD":  # the hook is not in it: the shell of `gemlet run` has put the value there
+                return True
+            continue
+        for option, value in _options(word, words):
+            if option == "i" or (option == "u" and value == "LD_PRELOAD"):
+                return True
+            if option == "S":
+                words = [*value.split(), *words]
+    return False
+
+
+def _options(word: str, rest: list[str]) -> list[tuple[str, str]]:
+    """The options of `env` in ``word``, each by its letter with its value, which may be the first of ``rest``."""
+    if word == "-":
+        return [("i", "")]
+    if word.startswith("--"):
+        name, given, value = word.partition("=")
+        meant = [known for known in _LONG if len(name) > 2 and known.startswith(name)]
+        if len(meant) != 1:
+            return []
+        letter = {"--split-string": "S", "--chdir": "C"}.get(meant[0], meant[0][2])
+        return [(letter, value if given or letter == "i" else _taken(rest))]
+    found: list[tuple[str, str]] = []
+    for at, letter in enumerate(word[1:], start=2):
+        if letter in _WITH_WORD:
+            return [*found, (letter, word[at:] or _taken(rest))]
+        found.append((letter, ""))
+    return found
+
+
+def _taken(rest: list[str]) -> str:
+    return rest.pop(0) if rest else ""

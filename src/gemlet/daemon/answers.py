@@ -23,6 +23,7 @@ from gemlet.daemon.requests import (
     Explain,
     History,
     Join,
+    Limits,
     Metrics,
     MpsLook,
     MpsStart,
@@ -75,7 +76,9 @@ def api(service: Service) -> Api:
                 await service.know_users_of(peer, group, request.limits)
                 return _join(service, request, peer)
             case Environment(group=group):
-                return _environment(service, request, service.book.entries.get(group), peer)
+                await service.know_users_of(peer, group, Limits())
+                entry = service.book.entries.get(group)
+                return {**_environment(service, request, entry, peer), "closed": _closed(service, group, peer)}
             case Set(group=group):
                 await service.know_users_of(peer, group, request.limits)
                 return _set(service, request, peer)
@@ -166,6 +169,12 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
         "wire": WIRE_VERSION,
         "wire_oldest": WIRE_OLDEST,
     }
+
+
+def _closed(service: Service, group: str, peer: Peer) -> request_warnings.WarningMessage | None:
+    """Why programs of ``peer`` could not join. Root in a container is nobody here, and may join any group as root."""
+    refused = None if peer.contained else service.book.closed_to(group, peer.uid)
+    return None if refused is None else {"message": refused.message, "hint": refused.hint or ""}
 
 
 def _no_device(service: Service) -> list[request_warnings.WarningMessage]:

@@ -155,6 +155,18 @@ class GroupBook:
             entry.launchers.append(launcher)
         return entry
 
+    def closed_to(self, name: str, uid: int) -> Refused | None:
+        """Why programs of ``uid`` may not join the group by themselves; None if they may, or if it is not there."""
+        entry = self.entries.get(name)
+        try:
+            if entry is None:
+                self._adopted_from(name, uid)
+            else:
+                self._check_member(entry, uid)
+        except Refused as refused:
+            return refused
+        return None
+
     def adopt(self, name: str) -> list[str]:
         """Takes a group into the book that a client has made by itself, if its user has a quota. Returns warnings.
 

@@ -11,6 +11,7 @@ import pytest
 from gemlet.cli import env, main
 from gemlet.cli.env import FAILED, WAS_UNSET, _after_failure, _docker_options, _quoted, failing
 from gemlet.cli.environment import Membership
+from gemlet.daemon.address import Endpoint
 from gemlet.errors import UsageError
 
 
@@ -137,6 +138,34 @@ def test_each_shell_reads_a_value_alike(shell):
     value = "a'b\"c\\d\\\\e\\'f $x `y` *\\"
     ended = in_shell(shell, f"export ODD={_quoted(value)}; printenv ODD")
     assert (ended.stdout, ended.stderr) == (value + "\n", "")
+
+
+CLOSED = {"message": "group g is not open to ben", "hint": "choose another --group"}
+
+
+@pytest.fixture
+def closed(tmp_path, monkeypatch):
+    """A daemon that says of g that it is another user's."""
+    (tmp_path / "libgemhook.so.1").touch()
+    monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
+    answer = {"environment": {}, "granted": {}, "under_mps": False, "closed": CLOSED}
+    endpoint = Endpoint(tmp_path, kind="user")
+    monkeypatch.setattr(env, "running", lambda *_, **__: (endpoint, {"g": answer}))
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_group_of_another_user_is_refused(form, closed, capsys):
+    """Its programs could not join it, and would keep to no share of the time."""
+    assert main.run(["env", "--group", "g", *form]) != 0
+    said = capsys.readouterr()
+    assert CLOSED["message"] in said.err
+    assert "LD_PRELOAD" not in said.out
+
+
+def test_a_container_may_have_another_user(closed, capsys):
+    """As root it may join any group."""
+    assert main.run(["env", "--group", "g", "--docker"]) == 0
+    assert "GEMLET_GROUP=g" in capsys.readouterr().out
 
 
 def test_what_the_shell_would_split_is_refused(tmp_path, monkeypatch):

@@ -21,6 +21,21 @@ from gemlet.cli.handing_over import ALWAYS, SOME, handed_over
         "systemd-run --user python train.py",
         "env -i A=b python train.py",
         "env A=b --ignore-environment python",
+        "env --ignore-env python",
+        "env -u A -i python",
+        "env --chdir / -i python",
+        "env -vi python",
+        "env -C/srv -i python",
+        "env -u LD_PRELOAD python",
+        "env -uLD_PRELOAD python",
+        "env --unset LD_PRELOAD python",
+        "env --unset=LD_PRELOAD python",
+        "env LD_PRELOAD= python",
+        "env A=b LD_PRELOAD=/usr/lib/libjemalloc.so.2 python",
+        "env -S-i python",
+        "su - ana -c python",
+        "su ana --login",
+        "runuser -l ana",
     ],
 )
 def test_who_has_others_start_programs_is_told_so(command):
@@ -32,9 +47,20 @@ def test_who_has_others_start_programs_is_told_so(command):
     assert "{" not in said.message + said.hint
 
 
+OTHERS = ("env -u A python -i", "env -uil python", "env -C / -- python -i", "env -S python", "su ana -c python")
+
+
 @pytest.mark.parametrize(
     "command",
-    ["python train.py", "env A=b python -i", "systemd-run --user --scope python", "nohup ssh", "./docker.py", "env"],
+    [
+        "python train.py",
+        "env A=b python -i",
+        "systemd-run --user --scope python",
+        "nohup ssh",
+        "./docker.py",
+        "env",
+        *OTHERS,
+    ],
 )
 def test_nothing_is_said_of_others(command):
     assert handed_over(command.split()) is None

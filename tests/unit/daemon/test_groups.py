@@ -114,6 +114,19 @@ def test_another_users_group_is_not_made_anew(shared_book):
     assert join(shared_book, "g", uid=ANA).spec.users == ("ana",)  # as it would be without its past
 
 
+def test_who_may_not_join_is_known_before(shared_book, server):
+    """As `gemlet env` has to: it makes nothing, and its programs join by themselves."""
+    join(shared_book, "g", uid=ANA)
+    server.makers["own"] = ANA
+    for name in ("g", "own"):
+        assert [shared_book.closed_to(name, uid) for uid in (ANA, 0)] == [None, None]
+        closed = shared_book.closed_to(name, LUIS)
+        assert closed is not None
+        assert closed.hint is not None
+        assert closed.hint.startswith("choose another --group")
+    assert shared_book.closed_to("nobody's", LUIS) is None
+
+
 def test_a_minimum_above_the_maximum_raises_nothing_by_itself(book, server):
     join(book, "g", max=0.5)
     with pytest.raises(Refused, match="min 90% is more than max 50%") as caught:
