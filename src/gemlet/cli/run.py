@@ -34,20 +34,8 @@ MOST_WORDS, LONGEST_WORD = 16, 256  # of the command line, from which the daemon
 HANDING_OVER = frozenset(
     (
         *("apptainer", "bwrap", "byobu", "chroot", "doas", "docker", "env", "flatpak", "gnome-terminal", "kubectl"),
-        *(
-            "mosh",
-            "nerdctl",
-            "pkexec",
-            "podman",
-            "rsh",
-            "runuser",
-            "singularity",
-            "ssh",
-            "su",
-            "sudo",
-            "systemd-nspawn",
-        ),
-        *("systemd-run", "tmux"),
+        *("mosh", "nerdctl", "pkexec", "podman", "rsh", "runuser", "singularity", "ssh", "su", "sudo"),
+        *("systemd-nspawn", "systemd-run", "tmux"),
     )
 )
 SNAP = "/usr/bin/snap"  # to which the programs of all snaps are links
