@@ -93,7 +93,7 @@ bool others_have_views(const SwapSpace& space, CUdeviceptr start, uint64_t bytes
     return false;
 }
 
-std::optional<CUresult> unmap_view(SwapSpace& space, CUdeviceptr start, uint64_t bytes) {
+CUresult unmap_view(SwapSpace& space, CUdeviceptr start, uint64_t bytes) {
     std::lock_guard allocating(space.allocating);
     std::unique_lock lock(space.mutex);
     View* view = view_in(space, start);
@@ -113,8 +113,8 @@ CUresult set_access_to_parts(SwapSpace& space, const View& view, const CUmemAcce
 }
 
 // Where no other space has views.
-std::optional<CUresult> set_access(SwapSpace& space, CUdeviceptr start, uint64_t bytes, const CUmemAccessDesc* wanted,
-                                   uint64_t count) {
+CUresult set_access(SwapSpace& space, CUdeviceptr start, uint64_t bytes, const CUmemAccessDesc* wanted,
+                    uint64_t count) {
     const InsideGate inside(space);
     std::lock_guard lock(space.mutex);
     const auto views = views_in(space, start, bytes);
@@ -156,6 +156,23 @@ SwapSpace* space_of(CUdeviceptr start, uint64_t bytes, std::unique_lock<std::mut
 bool all_within(SwapSpace& space, CUdeviceptr start, uint64_t bytes) {
     const auto views = views_in(space, start, bytes);
     return std::all_of(views.begin(), views.end(), [&](const View* v) { return is_within(*v, start, bytes); });
+}
+
+// Does `ours(space, start, bytes)` to each view there, and `others(start, bytes)` to what is between them. Empty:
+// there is none.
+template <class Ours, class Others>
+std::optional<CUresult> for_each_piece(CUdeviceptr start, uint64_t bytes, Ours&& ours, Others&& others) {
+    std::unique_lock<std::mutex> lock;
+    SwapSpace* space = space_of(start, bytes, lock);
+    if (!space) return std::nullopt;
+    if (!all_within(*space, start, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    const auto pieces = pieces_of(*space, start, bytes);
+    lock.unlock();
+    for (const auto& [at, length, is_view] : pieces) {
+        const auto result = is_view ? ours(*space, at, length) : for_each_piece(at, length, ours, others);
+        if (CUresult failed = result ? *result : others(at, length)) return failed;
+    }
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -231,10 +248,8 @@ CUresult remove_view(SwapSpace& space, View& view) {
 std::optional<CUresult> swap_map(CUdeviceptr start, uint64_t bytes, uint64_t offset,
                                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
     std::unique_lock<std::mutex> lock;
-    {
-        // Over what moves there is no room, even if it is away just now.
-        if (space_of(start, bytes, lock)) return CUDA_ERROR_INVALID_VALUE;
-    }
+    // Over what moves there is no room, even if it is away just now.
+    if (space_of(start, bytes, lock)) return CUDA_ERROR_INVALID_VALUE;
     auto [space, created] = find_created(handle, lock);
     if (!space) return std::nullopt;
     if (!created->moves()) {
@@ -257,17 +272,7 @@ std::optional<CUresult> swap_map(CUdeviceptr start, uint64_t bytes, uint64_t off
 }
 
 std::optional<CUresult> swap_unmap(CUdeviceptr start, uint64_t bytes, CUresult (*others)(CUdeviceptr, size_t)) {
-    std::unique_lock<std::mutex> lock;
-    SwapSpace* space = space_of(start, bytes, lock);
-    if (!space) return std::nullopt;
-    if (!all_within(*space, start, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    const auto pieces = pieces_of(*space, start, bytes);
-    lock.unlock();
-    for (const auto& [at, length, is_view] : pieces) {
-        const auto result = is_view ? unmap_view(*space, at, length) : swap_unmap(at, length, others);
-        if (CUresult failed = result ? *result : others(at, length)) return failed;
-    }
-    return CUDA_SUCCESS;
+    return for_each_piece(start, bytes, unmap_view, others);
 }
 
 std::optional<CUresult> swap_set_access(CUdeviceptr start, uint64_t bytes, const CUmemAccessDesc* wanted,
@@ -276,16 +281,13 @@ std::optional<CUresult> swap_set_access(CUdeviceptr start, uint64_t bytes, const
     SwapSpace* space = space_of(start, bytes, lock);
     if (!space) return std::nullopt;
     if (!all_within(*space, start, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    const auto pieces = pieces_of(*space, start, bytes);
     lock.unlock();
     // The driver answers for the whole, unless parts of it are behind different gates.
     if (!others_have_views(*space, start, bytes)) return set_access(*space, start, bytes, wanted, count);
-    for (const auto& [at, length, is_view] : pieces) {
-        const auto result =
-            is_view ? set_access(*space, at, length, wanted, count) : swap_set_access(at, length, wanted, count);
-        if (CUresult failed = result ? *result : real::cuMemSetAccess(at, length, wanted, count)) return failed;
-    }
-    return CUDA_SUCCESS;
+    return for_each_piece(
+        start, bytes,
+        [&](SwapSpace& its, CUdeviceptr at, uint64_t length) { return set_access(its, at, length, wanted, count); },
+        [&](CUdeviceptr at, uint64_t length) { return real::cuMemSetAccess(at, length, wanted, count); });
 }
 
 std::optional<unsigned long long> swap_access(CUdeviceptr address, const CUmemLocation& location) {
