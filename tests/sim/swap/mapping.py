@@ -39,3 +39,13 @@ def fill_device(s: Any, mib: int) -> Any:
 
 def nothing_is_left(s: Any, program: Any) -> None:
     eventually(lambda: s.memory(program)["bytes"] == s.memory(program)["resident"] == 0)
+
+
+def moved_out(s: Any, mib: int, *, seed: int, beside: int) -> tuple[Any, Any]:
+    """A program whose piece 0 has left the device, at least in part, and the other one that took its place."""
+    a = s.start("a")
+    mapped(a, 0, mib)
+    a.done("fill", 0, seed)
+    b = fill_device(s, beside)
+    assert s.away(a) > 0
+    return a, b

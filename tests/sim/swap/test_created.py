@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
-from tests.sim.swap.mapping import FILE, MIB, READ, WRITE, fill_device, gone, mapped, nothing_is_left
+from tests.sim.swap.mapping import FILE, MIB, READ, WRITE, fill_device, gone, mapped, moved_out, nothing_is_left
 
 Make = "Callable[..., Any]"
 
@@ -303,11 +303,7 @@ def test_the_context_goes_and_the_memory_stays(swapping: Make) -> None:
 
 def test_the_only_context_is_reset(swapping: Make) -> None:
     s = swapping(100)
-    a = s.start("a")
-    mapped(a, 0, 80)
-    a.done("fill", 0, 6)
-    b = fill_device(s, 60)
-    assert s.away(a) > 0
+    a, b = moved_out(s, 80, seed=6, beside=60)
     a.done("destroy")
     assert s.memory(a)["bytes"] == 80 * MIB
     a.done("device", 0)
@@ -320,11 +316,7 @@ def test_the_only_context_is_reset(swapping: Make) -> None:
 
 def test_a_forked_child_has_none_of_it(swapping: Make) -> None:
     s = swapping(100)
-    a = s.start("a")
-    mapped(a, 0, 80)
-    a.done("fill", 0, 6)
-    fill_device(s, 60)
-    assert s.away(a) > 0
+    a, _ = moved_out(s, 80, seed=6, beside=60)
     a.done("vfork", 0)
     a.done("all")
     assert s.memory(a)["bytes"] == 80 * MIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
-from tests.sim.swap.mapping import FILE, MIB, WRITE, fill_device, gone, mapped
+from tests.sim.swap.mapping import FILE, MIB, WRITE, fill_device, gone, mapped, moved_out
 
 Make = "Callable[..., Any]"
 
@@ -85,11 +85,7 @@ def test_what_many_chunks_back_cannot_be_exported_once_it_is_in_use(swapping: Ma
 def test_what_the_driver_must_know_stays(swapping: Make, need: str) -> None:
     """The simulated driver has none of these calls; what is asked is that each reaches it, and the memory is right."""
     s = swapping(200)
-    a = s.start("a")
-    mapped(a, 0, 40)
-    a.done("fill", 0, 1)
-    fill_device(s, 190)
-    assert s.away(a) > 0
+    a, _ = moved_out(s, 40, seed=1, beside=190)
     assert set(a.ask(need.format(bytes=40 * MIB)).split()) == {"801"}
     eventually(lambda: s.memory(a)["bytes"] == 0)
     assert s.served.used("a") == CONTEXT + 40 * MIB
