@@ -85,6 +85,20 @@ class Moved:
     into: int = 0
     dropped: int = 0
     steps: list[Step] = field(default_factory=list)
+    came: list[float] = field(default_factory=list)  # when all of its memory was there again, in seconds
+    _here: bool = True
+
+    def look(self, movable: dict[str, Any], since: float, at: float) -> None:
+        """``movable``: of the server's snapshot ``at`` that time; the one before was ``since``. Both in seconds."""
+        out, into = movable["moved_out"] - self.out, movable["moved_in"] - self.into
+        dropped = movable["dropped"] - self.dropped
+        if out or into or dropped:
+            self.steps.append(Step(since, at, out, into, dropped))
+        self.out, self.into, self.dropped = movable["moved_out"], movable["moved_in"], movable["dropped"]
+        # Not when something came in: one that leaves brings back what it moved out beyond need.
+        if movable["here"] and not self._here:
+            self.came.append(at)
+        self._here = movable["here"]
 
 
 class Watch:
@@ -117,16 +131,9 @@ class Watch:
                 for group in device["groups"]:
                     for client in group["clients"]:
                         if client["movable"] is not None:
-                            self._note((group["name"], client["id"]), client["movable"], before, now)
+                            moved = self.clients.setdefault((group["name"], client["id"]), Moved())
+                            moved.look(client["movable"], before, now)
             before = now
-
-    def _note(self, client: tuple[str, int], movable: dict[str, Any], before: float, now: float) -> None:
-        moved = self.clients.setdefault(client, Moved())
-        out, into = movable["moved_out"] - moved.out, movable["moved_in"] - moved.into
-        dropped = movable["dropped"] - moved.dropped
-        if out or into or dropped:
-            moved.steps.append(Step(before, now, out, into, dropped))
-        moved.out, moved.into, moved.dropped = movable["moved_out"], movable["moved_in"], movable["dropped"]
 
     def of(self, group: str) -> Moved:
         """The one client of a group. Raises LookupError if it had none with memory that can move."""
@@ -149,8 +156,7 @@ class Watch:
     def comings(self, group: str, since_ns: int) -> list[float]:
         """When the one client of a group had come back, in s after then (ns of CLOCK_MONOTONIC)."""
         since = since_ns / 1e9 - self._began
-        moves = hand_overs((s for s in self.of(group).steps if s.into), self._apart)
-        return [m.end - since for m in moves if m.end > since]
+        return [at - since for at in self.of(group).came if at > since]
 
     @property
     def hand_overs(self) -> list[HandOver]:
