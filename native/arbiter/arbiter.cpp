@@ -60,11 +60,6 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
     for (const auto& group : groups) {
         if (group && group->at_maximum) group->throttled += clock - before;
     }
-    for (Lease& lease : leases.all()) {
-        if (!lease.overdue || !lease.runs()) continue;
-        const Nanoseconds most = clock - lease.deadline - grace;  // until then they had to wait for it
-        lease.given = std::clamp<Nanoseconds>(growth(work_beside(*lease.client), lease.others), 0, most);
-    }
     leases.charge(clock);
     expire(clock);
     forget_removed();
@@ -101,6 +96,7 @@ void Arbiter::State::forget_removed() {
 // passed and nothing was done in it, and events that come often enough would leave no other look.
 Nanoseconds Arbiter::State::begin_told(Nanoseconds now) {
     now = begin(now);
+    told_at = now;
     if (now >= observe_at) observe(now);
     return now;
 }
@@ -123,12 +119,14 @@ void Arbiter::State::expire(Nanoseconds now) {
     for (size_t i = 0; i < all.size();) {
         Lease& lease = all[i];
         if (!lease.runs() && now - lease.stopped >= p.debt_max) {
-            leases.finish(lease, lease.end, now);
+            leases.finish(lease, lease.is_lingering() ? now : lease.end, now);
             continue;
         }
+        if (!lease.runs() && !lease.is_lingering() && !lease.sliced && now - lease.end >= p.grace)
+            leases.linger(lease, work_beside(*lease.client), now);
         if (lease.occupies() && lease.deadline != kNever && now - lease.deadline >= grace) {
             lease.overdue = true;
-            lease.others = work_beside(*lease.client);
+            leases.linger(lease, work_beside(*lease.client), now);
             recount(static_cast<Members&>(*lease.group));
         }
         ++i;
@@ -314,9 +312,9 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
         s.policy->stopped(lease->turn(), StopReason::kExit, now);
         s.leases.stop(*lease, 0, now);
         Lease& stopped = *s.leases.newest(client);
-        s.leases.finish(stopped, stopped.end, now);  // one that did not stop in time pays no more for it than before
+        s.leases.finish(stopped, s.ends(stopped, now), now);  // one that did not stop in time pays no more for it
     }
-    while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, std::min(lease->end, now), now);
+    while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, s.ends(*lease, now), now);
     s.unpark(*client);
     std::erase(group.members, client);
     if (client->sm >= 1.0) s.work_of_gone = sum_of(s.work_of_gone, client->seen.work());
@@ -394,13 +392,12 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         s.observe_last(*lease, now);
         s.policy->stopped(lease->turn(), reason, now);
         s.raise_level(*client->group);
-        if (!lease->overdue)
-            lease->others = s.work_beside(*client);
-        else if (unused)
-            lease->given = now - lease->deadline;
+        if (lease->overdue && unused) s.leases.forgive(*lease, lease->deadline, now);
         // One that went on for its peers stops when it has submitted what they wait for, whichever slot it is.
         const bool leaves = reason == StopReason::kDeadline && lease->submissions == 0;
         if (leaves) client->left_slot = lease->slot;
+        if (tail > s.p.hardware_turn && !lease->is_lingering() && !lease->sliced)
+            s.leases.linger(*lease, s.work_beside(*client), now);
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
@@ -439,7 +436,7 @@ Nanoseconds Arbiter::next_event() const {
     };
     for (const Lease& lease : s.leases.all()) {
         if (!lease.runs())
-            consider(lease.stopped + s.p.grace);
+            consider(lease.end + s.p.grace);
         else if (!lease.overdue && lease.deadline != kNever)
             consider(lease.deadline + s.grace);
     }

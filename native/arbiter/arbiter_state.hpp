@@ -30,6 +30,7 @@ struct Arbiter::State {
     Contention contention;
     Nanoseconds grace;
     Nanoseconds clock = 0;
+    Nanoseconds told_at = 0;                       // when all who run last said what they did
     Nanoseconds observe_at = 0;                    // the next time
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
     std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
@@ -89,6 +90,10 @@ struct Arbiter::State {
     Nanoseconds window_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
     Nanoseconds work_beside(const Client& client) const;
+    // When the work of one that stopped is over, as far as is known without its word.
+    static Nanoseconds ends(const Lease& lease, Nanoseconds now) {
+        return lease.is_lingering() ? now : std::min(lease.end, now);
+    }
     bool is_quiet(const Group& g) const { return !g.running && g.waiting == 0 && clock >= g.busy_at + p.quiet; }
     // A service that has had no request for long does not make its neighbours spin all night.
     bool expects_requests(const Group& g) const {
@@ -119,6 +124,7 @@ struct Arbiter::State {
     bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
     void separate(Nanoseconds now);
     void set_rates(Nanoseconds now);
+    void set_rates_of_lingering(size_t running);
     double use_of(const Lease& lease, size_t running, double presumed) const;
 
     // parking.cpp: tokens that their clients may take without asking.

@@ -313,7 +313,8 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const Client& client = *party.client;
         duties += party.duty();
         contend += client.why() == Why::kBothBusy;
-        saturate += !client.mps && client.seen.known_alone() && always_busy(party);
+        const bool known = client.seen.known_alone() || client.seen.always_waits();
+        saturate += !client.mps && known && always_busy(party);
         if (client.exclusive()) measured &= client.standing.samples >= Observation::kEnough;
     }
     bool changed = false;

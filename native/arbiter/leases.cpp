@@ -11,7 +11,7 @@ namespace {
 // Whether `next` had the device for itself only when `before` had drained.
 bool follows(const Lease& next, const Lease& before) {
     if (next.sliced) return false;
-    return before.serial < next.serial && !before.runs() && !Leases::co_run(before, next);
+    return before.serial < next.serial && !before.runs() && !before.is_lingering() && !Leases::co_run(before, next);
 }
 
 }  // namespace
@@ -55,8 +55,12 @@ Lease* Leases::newest(const Client* client) {
 void Leases::stop(Lease& lease, Nanoseconds tail, Nanoseconds now) {
     charge(now);
     lease.stopped = now;
-    lease.end = now;
-    move_end(lease, now + tail - lease.given);
+    if (!lease.is_lingering()) {
+        lease.end = now;
+        move_end(lease, now + tail);
+    } else if (lease.lingers == now) {
+        lease.presumed = tail;
+    }
     find_starts();
     charge(now);
     // The estimates of a client that never reports a drain are believed. Two may be open: the one before a quick
@@ -66,7 +70,35 @@ void Leases::stop(Lease& lease, Nanoseconds tail, Nanoseconds now) {
     if (open > 2) finish(*draining(lease.client), draining(lease.client)->end, now);
 }
 
+void Leases::linger(Lease& lease, Nanoseconds work_of_others, Nanoseconds now) {
+    charge(now);
+    if (lease.runs()) lease.end = now;
+    if (!followed(lease)) lease.lingered = std::max<Nanoseconds>(0, now - lease.end);  // nobody else had that time
+    for (Lease& other : leases_)
+        if (follows(other, lease)) other.not_before = std::max(other.not_before, std::min(lease.end, now));
+    lease.lingers = now;
+    lease.others = work_of_others;
+    find_starts();
+}
+
+void Leases::forgive(Lease& lease, Nanoseconds since, Nanoseconds now) {
+    charge(now);
+    lease.lingered = 0;
+    lease.lingers = now;
+    move_end(lease, since);
+    charge(now);
+}
+
 void Leases::finish(Lease& lease, Nanoseconds at, Nanoseconds now) {
+    if (lease.is_lingering()) {
+        charge(now);
+        const Nanoseconds late = std::clamp<Nanoseconds>(now - at, 0, now - lease.lingers);
+        lease.lingered -= static_cast<Nanoseconds>(lease.slice * static_cast<double>(late));
+        lease.lingers = kNever;
+        charge(lease, now);
+        leases_.erase(leases_.begin() + (&lease - leases_.data()));
+        return;
+    }
     const Nanoseconds estimated = lease.end;
     move_end(lease, at);
     charge(lease, now);
@@ -92,7 +124,7 @@ void Leases::slice(Lease& lease, Nanoseconds now) {
     charge(now);
     lease.serial = ++serial_;
     lease.from = lease.not_before = now;
-    lease.charged = lease.spared = lease.given = 0;
+    lease.charged = lease.spared = lease.lingered = 0;
     lease.sliced = true;
 }
 
@@ -116,7 +148,8 @@ void Leases::find_starts() {
 
 // Later or earlier than was thought. What it is charged for and was spared since changes with it.
 void Leases::move_start(Lease& lease, Nanoseconds from) {
-    const Nanoseconds until = lease.runs() ? now_ : std::min(now_, lease.stopped);
+    Nanoseconds until = lease.runs() ? now_ : std::min(now_, lease.stopped);
+    if (lease.is_lingering()) until = std::min(until, lease.end);
     const auto before = static_cast<double>(until - lease.from);
     const double after = static_cast<double>(std::max<Nanoseconds>(0, until - from));
     lease.from = from;
@@ -149,18 +182,27 @@ Nanoseconds Leases::since_charge(const Lease& lease, Nanoseconds now) const {
 }
 
 Nanoseconds Leases::spared(const Lease& lease, Nanoseconds now) const {
-    if (!lease.runs()) return 0;  // of what was in flight then move_end() has taken care
+    if (!lease.runs() || lease.is_lingering()) return 0;  // of what was in flight then move_end() has taken care
     return static_cast<Nanoseconds>((1.0 - lease.rate) * static_cast<double>(since_charge(lease, now)));
 }
 
+Nanoseconds Leases::lingers(const Lease& lease, Nanoseconds now) const {
+    if (!lease.is_lingering()) return 0;
+    return static_cast<Nanoseconds>(lease.slice * static_cast<double>(std::max<Nanoseconds>(0, now - now_)));
+}
+
 Nanoseconds Leases::due(const Lease& lease, Nanoseconds now) const {
-    Nanoseconds until = lease.end;
-    if (lease.runs()) until = now - static_cast<Nanoseconds>(lease.rate * static_cast<double>(lease.given));
-    return std::max<Nanoseconds>(0, until - lease.from - lease.spared - spared(lease, now));
+    Nanoseconds lingered = lease.lingered;
+    if (lease.is_lingering()) lingered = std::max(lease.presumed, lingered + lingers(lease, now));
+    const Nanoseconds until = lease.runs() && !lease.is_lingering() ? now : lease.end;
+    return lingered + std::max<Nanoseconds>(0, until - lease.from - lease.spared - spared(lease, now));
 }
 
 void Leases::charge(Nanoseconds now) {
-    for (Lease& lease : leases_) lease.spared += spared(lease, now);
+    for (Lease& lease : leases_) {
+        lease.spared += spared(lease, now);
+        lease.lingered += lingers(lease, now);
+    }
     now_ = std::max(now_, now);
     for (Lease& lease : leases_) charge(lease, now);
 }

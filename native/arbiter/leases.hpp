@@ -4,8 +4,9 @@
 // work has drained. That end is estimated first, and charged at once; finish() corrects the charges of both leases,
 // even if the next client began beside an overdue holder.
 //
-// A client that does not say in time that it has stopped, or drained, may have kernels that take long, or a host that
-// has no time for it: it pays for what the others have not done meanwhile.
+// A client that does not stop in time, or not drain, lingers. It may have kernels that take long: the hardware slices
+// these with what the others do, so all pay for equal parts. Or its host has no time for it: as far as the others
+// were seen to do more than their slices, it pays for less.
 //
 // When some that co-ran must take turns, all of them still have work on the device, and the hardware slices it: until
 // those that stop have drained, each pays for an equal part. What was before is charged by then.
@@ -14,6 +15,7 @@
 // that several co-run, each pays its `rate`, the part of the device that it was seen to use.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "arbiter/policies/policy.hpp"
@@ -68,8 +70,12 @@ struct Lease {
     Conditions conditions;
     Nanoseconds latest = kNever;  // it was let in before its turn, for as long as it is in nobody's way
     bool overdue = false;         // did not stop in time, so it no longer keeps others waiting
-    Nanoseconds others = 0;       // work that others had done when it should have stopped, or did
-    Nanoseconds given = 0;        // of the time since that deadline: in which others did their work
+    // Since it lingers, for which it is charged beside what it is until `end`.
+    Nanoseconds lingers = kNever;
+    double slice = 0.0;        // part of the time since the last charge
+    Nanoseconds lingered = 0;  // so much
+    Nanoseconds presumed = 0;  // ... or this, if that is more, until it has drained
+    Nanoseconds others = 0;    // work that others had done by then
 
     // Turns after this one that are over, but may have been charged for time in which this one still drained.
     struct Later {
@@ -80,6 +86,7 @@ struct Lease {
     std::vector<Later> later = {};
 
     bool runs() const { return stopped == kNever; }
+    bool is_lingering() const { return lingers != kNever; }
     bool occupies() const { return runs() && !overdue; }
     bool in_the_way() const { return occupies() && !catches_up; }
     Turn turn() const { return {group, granted, deadline}; }
@@ -97,6 +104,8 @@ class Leases {
     Lease* draining(const Client* client);                       // the oldest
     Lease* newest(const Client* client);                         // draining or not
     void stop(Lease& lease, Nanoseconds tail, Nanoseconds now);  // may move or forget leases: `lease` is invalid then
+    void linger(Lease& lease, Nanoseconds work_of_others, Nanoseconds now);  // it has not stopped, or drained
+    void forgive(Lease& lease, Nanoseconds since, Nanoseconds now);  // one that lingered used nothing since then
     void finish(Lease& lease, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the lease
     void forget(const Group* group);                             // the group is about to go
     void charge(Nanoseconds now);                                // everyone, up to now
@@ -104,6 +113,12 @@ class Leases {
 
     Nanoseconds due(const Lease& lease, Nanoseconds now) const;  // what it owes in all, whether charged by now or not
 
+    // Its client runs again, in another lease.
+    bool runs_again(const Lease& lease) const {
+        return std::any_of(leases_.begin(), leases_.end(), [&](const Lease& other) {
+            return &other != &lease && other.client == lease.client && other.runs();
+        });
+    }
     bool followed(const Lease& lease) const;  // by one that had to wait for its drain
 
     double occupied() const;                              // fraction of the multiprocessors
@@ -120,7 +135,8 @@ class Leases {
     void move_start(Lease& lease, Nanoseconds from);
     void move_end(Lease& lease, Nanoseconds end);
     Nanoseconds since_charge(const Lease& lease, Nanoseconds now) const;
-    Nanoseconds spared(const Lease& lease, Nanoseconds now) const;  // since the last charge
+    Nanoseconds spared(const Lease& lease, Nanoseconds now) const;   // since the last charge
+    Nanoseconds lingers(const Lease& lease, Nanoseconds now) const;  // ... it is charged for
 
     Policy& policy_;
     Nanoseconds now_ = 0;

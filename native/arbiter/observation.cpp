@@ -18,6 +18,7 @@ constexpr double kQueueingMost = 50e3;
 // not believed beyond that: a kernel may take longer than its estimate.
 constexpr double kStarting = 6e3;
 // Kernels of a program that run at the same moment, at most: what it claims beyond that is not so.
+constexpr double kKeptUnsaid = 0.95;  // of what was found once, with each that is found
 constexpr double kMostAtATime = 128.0;
 
 // How much of the time two are busy beside each other that alone are so for kWorthTurns. At that part of looks that
@@ -48,6 +49,8 @@ Rates Observation::take(Nanoseconds time, double samples) {
     r.work = std::min(static_cast<double>(said_.work - taken_.work), kMostAtATime * r.time);
     r.launches = static_cast<double>(said_.launches - taken_.launches);
     taken_ = said_;
+    // More than it can have done since: kernels that have been running for longer.
+    if (r.work > 0.0) unsaid_ = std::max(r.work - r.time, kKeptUnsaid * unsaid_);
     for (double* sum : {&r.samples, &r.busy, &r.awaited}) *sum *= samples;
     if (r.samples > 0.0) {
         const double found = 1.0 - (1.0 + kEmpty) * (r.samples - r.busy) / r.samples;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "arbiter/arbiter_state.hpp"
+#include "arbiter/counters.hpp"
 
 namespace gemlet::arbiter {
 namespace {
@@ -189,6 +190,31 @@ double Arbiter::State::use_of(const Lease& lease, size_t running, double presume
     return std::max(kLeastRate, seen.use_alone());
 }
 
+// The hardware slices what lingers with what runs, so all have equal parts, unless the others say that they did more,
+// or less: what lingers is stopped, or they pause. What they have not said yet may be either.
+void Arbiter::State::set_rates_of_lingering(size_t running) {
+    auto contexts = static_cast<double>(running);
+    for (Lease& lease : leases.all()) {
+        if (!lease.is_lingering()) continue;
+        lease.slice = leases.runs_again(lease) ? 0.0 : 1.0;
+        contexts += lease.slice;
+    }
+    if (contexts == static_cast<double>(running)) return;
+    double unsaid = 0.0;
+    for (const auto& [id, client] : clients) unsaid += static_cast<double>(client->seen.unsaid());
+    for (Lease& lease : leases.all()) {
+        if (!lease.is_lingering() || lease.slice == 0.0) continue;
+        lease.slice = 1.0 / contexts;
+        if (told_at <= lease.lingers) continue;
+        const auto time = static_cast<double>(told_at - lease.lingers);
+        const auto done = static_cast<double>(growth(work_beside(*lease.client), lease.others));
+        const double of_others = unsaid - static_cast<double>(lease.client->seen.unsaid());
+        const double least = std::clamp(1.0 - (done + of_others) / time, 0.0, 1.0);
+        const double most = std::clamp(1.0 - (done - of_others) / time, 0.0, 1.0);
+        lease.slice = std::clamp(lease.slice, least, most);
+    }
+}
+
 // What each is charged for from now on, as part of the time on its multiprocessors. Those that are in nobody's way
 // pay for what they use. Those that keep somebody waiting pay for the rest of the time, pauses included; if they
 // share it, in proportion to what each may have of it.
@@ -243,6 +269,14 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     const bool slicing = std::any_of(all.begin(), all.end(), [&](const Lease& lease) {
         return lease.sliced && (!lease.runs() || lease.latest <= now) && now - lease.not_before <= p.cycle_max;
     });
+    set_rates_of_lingering(running);
+    const auto beside_lingering = [&](const Lease& lease) {
+        double left_by_them = 1.0;
+        for (const Lease& other : all)
+            if (other.is_lingering() && other.client != lease.client && other.sm + lease.sm > kFull)
+                left_by_them -= other.slice;
+        return std::max(left_by_them, kLeastRate);
+    };
     for (Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
         lease.sliced &= slicing;
@@ -251,9 +285,10 @@ void Arbiter::State::set_rates(Nanoseconds now) {
         else if (lease.sliced)
             lease.rate = 1.0 / static_cast<double>(sliced);
         else if (!blocks(lease))
-            lease.rate = use(lease) / std::max(used, 1.0);
+            lease.rate = std::min(use(lease) / std::max(used, 1.0), beside_lingering(lease));
         else
-            lease.rate = std::min(1.0, (lease.why == Why::kShares ? left * part(lease) / parts : left) / lease.sm);
+            lease.rate = std::min(1.0, (lease.why == Why::kShares ? left * part(lease) / parts : left) / lease.sm) *
+                         beside_lingering(lease);
     }
 }
 

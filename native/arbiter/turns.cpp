@@ -253,15 +253,9 @@ Nanoseconds Arbiter::State::work_beside(const Client& client) const {
 Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) const {
     const Nanoseconds late = drained - lease.end;
     const Nanoseconds turns = (late + p.hardware_turn / 2) / p.hardware_turn * p.hardware_turn;  // the nearest number
-    if (late <= 0) return drained;
-    // Nobody waited for it: what runs beside it at the end of a turn has had its part. But one that was stopped
-    // (SIGSTOP, a frozen cgroup) for longer than turns are does not pay for what they did meanwhile.
-    if (!leases.followed(lease))
-        return lease.given > p.cycle_max ? std::max(lease.end, drained - lease.given) : drained;
-    Nanoseconds others = std::abs(late - turns) < p.hardware_turn / 3 ? turns : 0;
-    if (late >= grace)  // its host may have been late to see it
-        others = std::max({others, lease.given, growth(work_beside(*lease.client), lease.others)});
-    return std::max(lease.end, drained - others);
+    if (late <= 0 || lease.is_lingering()) return drained;
+    const bool of_others = std::abs(late - turns) < p.hardware_turn / 3 && leases.followed(lease);
+    return of_others ? std::max(lease.end, drained - turns) : drained;
 }
 
 Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {

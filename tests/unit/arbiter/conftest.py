@@ -115,11 +115,13 @@ class Scene:
             self._act()
         self.now = end
 
-    def progress(self, client: int, work: float, *, busy: float = 1.0, awaited: float = 1.0) -> None:
+    def progress(
+        self, client: int, work: float, *, busy: float = 1.0, awaited: float = 1.0, launches: int | None = None
+    ) -> None:
         """It has done ``work`` ms so far, and sampled its queues five times in each of them."""
         samples = round(work * 5)
         counters = (samples, round(samples * busy), round(samples * busy * awaited))
-        self.arbiter.progress(client, round(work * MS), samples, *counters)
+        self.arbiter.progress(client, round(work * MS), samples if launches is None else launches, *counters)
 
     def usage(self, name: str) -> dict[str, Any]:
         return next(dict(row) for row in self.arbiter.usage(self.now) if row["name"] == name)
