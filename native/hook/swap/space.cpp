@@ -110,6 +110,7 @@ void SwapSpace::await_open() {
         if (const uint64_t now = now_ns(); now - looked >= kAskAgain) {
             looked = now;
             asked.store(false);
+            if (!has_context(*this)) break;  // who waits may be the one that has yet to make one
         }
         if (managed() && !connected()) lost();
     }

@@ -154,12 +154,13 @@ SwapSpace* space_of(CUdeviceptr start, uint64_t bytes, std::unique_lock<std::mut
 }
 
 bool all_within(SwapSpace& space, CUdeviceptr start, uint64_t bytes) {
+    if (bytes > UINT64_MAX - start) return false;
     const auto views = views_in(space, start, bytes);
     return std::all_of(views.begin(), views.end(), [&](const View* v) { return is_within(*v, start, bytes); });
 }
 
-// Does `ours(space, start, bytes)` to each view there, and `others(start, bytes)` to what is between them. Empty:
-// there is none.
+// Does `others(start, bytes)` to what is between the views there, and `ours(space, start, bytes)` to each of them. In
+// this order, so that all stays as it was if the driver has nothing to do it to. Empty: there is no view.
 template <class Ours, class Others>
 std::optional<CUresult> for_each_piece(CUdeviceptr start, uint64_t bytes, Ours&& ours, Others&& others) {
     std::unique_lock<std::mutex> lock;
@@ -169,9 +170,13 @@ std::optional<CUresult> for_each_piece(CUdeviceptr start, uint64_t bytes, Ours&&
     const auto pieces = pieces_of(*space, start, bytes);
     lock.unlock();
     for (const auto& [at, length, is_view] : pieces) {
-        const auto result = is_view ? ours(*space, at, length) : for_each_piece(at, length, ours, others);
+        if (is_view) continue;
+        const auto result = for_each_piece(at, length, ours, others);
         if (CUresult failed = result ? *result : others(at, length)) return failed;
     }
+    for (const auto& [at, length, is_view] : pieces)
+        if (is_view)
+            if (CUresult failed = ours(*space, at, length)) return failed;
     return CUDA_SUCCESS;
 }
 
@@ -268,6 +273,7 @@ std::optional<CUresult> swap_map(CUdeviceptr start, uint64_t bytes, uint64_t off
     if (!fits || flags != 0 || start % kBlock != 0 || bytes % kBlock != 0 || offset % kBlock != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!views_in(*space, start, bytes).empty()) return CUDA_ERROR_INVALID_VALUE;
+    if (space->reservations.at(created->home)->chunks.front()->leaving) return CUDA_ERROR_INVALID_VALUE;
     return add_view(*space, *created, start, bytes, offset);
 }
 

@@ -10,11 +10,12 @@ namespace gemlet::hook {
 
 // Inside the gate of one space, waiting outside for as long as it is closed: then all that moves is on the device,
 // and none of it leaves meanwhile. Beside a capture nobody waits, since the program leaves for others only once that
-// is over: then some of it may be away.
+// is over; nor does anybody while there is no context to move memory in: then some of it may be away.
 class InsideGate {
   public:
     explicit InsideGate(SwapSpace& space) : gate_(space.gate) {
-        while (!(inside_ = gate_.enter()) && launch_state.captures.load() == 0) space.await_open();
+        while (!(inside_ = gate_.enter()) && launch_state.captures.load() == 0 && has_context(space))
+            space.await_open();
     }
     ~InsideGate() {
         if (inside_) gate_.leave();

@@ -111,6 +111,8 @@ static int virtual_verb(const char* line) {
         info.memHandle.memHandle = *handle;
         r = cuMemMapArrayAsync(&info, 1, stream);
         if (info.memHandle.memHandle != *handle) r = CUDA_ERROR_UNKNOWN;
+    } else if (!strcmp(verb, "vcurrent")) {  // 0: no context is current any more, else the first
+        r = cuCtxSetCurrent(a ? context : NULL);
     } else if (!strcmp(verb, "vfile")) {  // of area a at b, c bytes
         int fd = -1;
         r = cuMemGetHandleForAddressRange(&fd, start + b, c, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
