@@ -39,7 +39,8 @@ void count_as_fixed(SwapSpace& space, Chunk& chunk) {
     std::erase(space.chunks, &chunk);
 }
 
-// The only chunk of a home becomes what the driver made for the program. With `mutex`.
+// The only chunk of a home becomes what the driver made for the program. With `allocating`: the daemon is told how
+// much is left, which must not come behind what another thread asks it for. With `mutex`.
 CUresult keep_chunk(SwapSpace& space, Created& created) {
     const auto home = space.reservations.find(created.home);
     Reservation& r = *home->second;
@@ -134,6 +135,7 @@ CUresult pin_created(Handle handle) {
     }
     lock.unlock();
     const InsideGate inside(*space);
+    std::lock_guard allocating(space->allocating);
     lock = {};
     const FoundCreated again = find_created(handle, lock);
     if (!again.space) return CUDA_ERROR_INVALID_VALUE;
@@ -154,6 +156,7 @@ CUresult swap_pin_range(CUdeviceptr start, uint64_t bytes) {
         if (views_in(*space, start, bytes).empty()) continue;
         lock.unlock();
         const InsideGate inside(*space);
+        std::lock_guard allocating(space->allocating);
         lock.lock();
         for (auto views = views_in(*space, start, bytes); !views.empty(); views = views_in(*space, start, bytes)) {
             Created& created = *views.front()->created;

@@ -115,13 +115,15 @@ CUresult set_access_to_parts(SwapSpace& space, const View& view, const CUmemAcce
 // Where no other space has views.
 CUresult set_access(SwapSpace& space, CUdeviceptr start, uint64_t bytes, const CUmemAccessDesc* wanted,
                     uint64_t count) {
-    const InsideGate inside(space);
-    std::lock_guard lock(space.mutex);
-    const auto views = views_in(space, start, bytes);
     const bool elsewhere = std::any_of(wanted, wanted + count, [&](const CUmemAccessDesc& d) {
         const bool own = d.location.type == CU_MEM_LOCATION_TYPE_DEVICE && d.location.id == space.device.ordinal;
         return !own && d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
     });
+    const InsideGate inside(space);
+    std::unique_lock allocating(space.allocating, std::defer_lock);
+    if (elsewhere) allocating.lock();
+    std::lock_guard lock(space.mutex);
+    const auto views = views_in(space, start, bytes);
     const auto is_here = [&](const View* view) {
         const auto& chunks = space.reservations.at(view->created->home)->chunks;
         return std::all_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk->resident(); });

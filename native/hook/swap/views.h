@@ -56,7 +56,7 @@ CUresult free_created(SwapSpace& space, Created& created, std::unique_lock<std::
 
 // From now on it stays on the device and has a handle of the driver's (swap/pinned.cpp). Without any lock.
 CUresult pin_created(CUmemGenericAllocationHandle handle);
-// It stays, with the handles and views that it has. With `mutex`, inside the gate.
+// It stays, with the handles and views that it has. With `allocating` and `mutex`, inside the gate.
 void keep_here(SwapSpace& space, Created& created);
 
 }  // namespace gemlet::hook

@@ -117,3 +117,14 @@ def test_memory_for_tiles_stays(swapping: Make) -> None:
     assert s.served.used("a") == CONTEXT + 20 * MIB
     a.done("vrelease", 0)
     eventually(lambda: s.served.used("a") == CONTEXT)
+
+
+def test_what_comes_meanwhile_is_not_forgotten(swapping: Make) -> None:
+    """The daemon heard how much was left behind the question for more, and both threads waited for room for ever."""
+    s = swapping(100)
+    a = s.start("a")
+    mapped(a, 0, 20)
+    a.done("fill", 0, 1)
+    a.done("vrounds", 300)
+    assert s.memory(a)["bytes"] == 20 * MIB
+    a.done("check", 0)
