@@ -124,6 +124,8 @@ class Residency {
     // Within the limits that bind the client, and not those of other groups, which others may be beyond for ever.
     // Room for memory that cannot move, `bytes` more than is accounted for. False: it never fits.
     bool fits_fixed(ClientId client, uint64_t bytes) const;
+    // Whether each other's memory would still fit if `bytes` of what the client can move could not move any more.
+    bool fits_if_it_stays(ClientId client, uint64_t bytes) const;
     bool within(ClientId client) const;  // what clients hold, fixed memory included
 
     Nanoseconds next_event() const { return next_; }

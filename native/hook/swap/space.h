@@ -132,7 +132,7 @@ struct SwapSpace {
     void close_gate();  // nothing is evicted yet: threads inside may finish
 
     // Returns when the daemon answered.
-    wire::Admission ask(wire::MessageType type, uint64_t value);
+    wire::Admission ask(wire::MessageType type, uint64_t value, uint32_t flags = 0);
 
     // For threads at the closed gate.
     void await_open();

@@ -5,6 +5,7 @@
 #include "hook/swap/views.h"
 
 #include <algorithm>
+#include <set>
 
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
@@ -112,6 +113,16 @@ CUresult set_access_to_parts(SwapSpace& space, const View& view, const CUmemAcce
     return CUDA_SUCCESS;
 }
 
+// What of the memory behind them would not move any more if another device had access to it.
+uint64_t bytes_to_stay(const SwapSpace& space, const std::vector<View*>& views) {
+    std::set<const Created*> all;
+    for (const View* view : views)
+        if (!space.reservations.at(view->created->home)->chunks.front()->stays) all.insert(view->created);
+    uint64_t sum = 0;
+    for (const Created* created : all) sum += created->bytes;
+    return sum;
+}
+
 // Where no other space has views.
 CUresult set_access(SwapSpace& space, CUdeviceptr start, uint64_t bytes, const CUmemAccessDesc* wanted,
                     uint64_t count) {
@@ -122,8 +133,15 @@ CUresult set_access(SwapSpace& space, CUdeviceptr start, uint64_t bytes, const C
     const InsideGate inside(space);
     std::unique_lock allocating(space.allocating, std::defer_lock);
     if (elsewhere) allocating.lock();
-    std::lock_guard lock(space.mutex);
+    std::unique_lock lock(space.mutex);
     const auto views = views_in(space, start, bytes);
+    if (elsewhere) {
+        const uint64_t more = bytes_to_stay(space, views);
+        lock.unlock();
+        const bool may = may_stay(space, more);
+        lock.lock();  // no view went meanwhile, which takes `allocating`
+        if (!may) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const auto is_here = [&](const View* view) {
         const auto& chunks = space.reservations.at(view->created->home)->chunks;
         return std::all_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk->resident(); });

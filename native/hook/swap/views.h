@@ -56,6 +56,9 @@ CUresult free_created(SwapSpace& space, Created& created, std::unique_lock<std::
 
 // From now on it stays on the device and has a handle of the driver's (swap/pinned.cpp). Without any lock.
 CUresult pin_created(CUmemGenericAllocationHandle handle);
+// Whether there is room for others' memory if so much of this program's does not move any more. With `allocating`,
+// without `mutex`.
+bool may_stay(SwapSpace& space, uint64_t bytes);
 // It stays, with the handles and views that it has. With `allocating` and `mutex`, inside the gate.
 void keep_here(SwapSpace& space, Created& created);
 
