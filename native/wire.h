@@ -116,6 +116,7 @@ inline constexpr uint32_t kUnused = 2;            // flags of kStopped: nothing 
 inline constexpr uint32_t kMovable = 1;           // flags of kAttached: one more descriptor (ResidencyPage)
 inline constexpr uint32_t kTellBefore = 2;  // flags of kAttached: close the ledger before, and tell it (kBefore)
 inline constexpr uint32_t kAdopt = 1;       // flags of kAdmit: it has them already, from before this daemon
+inline constexpr uint32_t kWouldStay = 1;  // flags of kRoom: `value` bytes of what it may move are to stay; only asks
 
 // --- data channel: the token ---------------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ void bind_residency(nb::module_& m) {
         .def("idle", &Residency::idle, "client"_a, "now"_a)
         .def("resident", &Residency::resident, "client"_a)
         .def("fits_fixed", &Residency::fits_fixed, "client"_a, "bytes"_a)
+        .def("fits_if_it_stays", &Residency::fits_if_it_stays, "client"_a, "bytes"_a)
         .def("within", &Residency::within, "client"_a)
         .def("held", &Residency::held)
         .def("host_promised", &Residency::host_promised)

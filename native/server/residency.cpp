@@ -172,6 +172,16 @@ void Server::admit(Device& device, Attachment& a, const wire::Message& message, 
 
 void Server::make_room(Device& device, Attachment& a, const wire::Message& message, Nanoseconds now) {
     if (!a.movable) return;
+    if (message.flags & wire::kWouldStay) {  // who asks holds up its own memory meanwhile, so it is answered at once
+        settle_residency(device, now);
+        wire::ResidencyPage& page = *a.movable->page;
+        const bool fits = device.residency.fits_if_it_stays(a.id, message.value);
+        page.admission.store(uint32_t(fits ? Refusal::kNone : Refusal::kCapacity), std::memory_order_relaxed);
+        page.answered.store(message.header.epoch, std::memory_order_release);
+        futex_wake_some(page.answered);
+        if (!fits) emit("refused", *a.client, std::to_string(message.value), &device);
+        return;
+    }
     a.movable->room_for = message.header.epoch;  // answered by settle_residency()
 }
 

@@ -66,6 +66,17 @@ bool Residency::fits_fixed(ClientId client, uint64_t bytes) const {
         client, [&](const Scope& scope) { return scope.sums->fixed + scope.sums->largest + bytes <= scope.limit; });
 }
 
+bool Residency::fits_if_it_stays(ClientId client, uint64_t bytes) const {
+    return in_all_scopes_of(client, [&](const Scope& scope) {
+        const Member& mine = members_.at(client);
+        uint64_t largest = minus(mine.granted, bytes);
+        for (const auto& [id, other] : members_)
+            if (id != client && (!scope.is_group || other.group == mine.group))
+                largest = std::max(largest, other.granted);
+        return scope.sums->fixed + largest + bytes <= scope.limit;
+    });
+}
+
 uint64_t Residency::ceiling(ClientId client) const {
     const auto found = members_.find(client);
     return found == members_.end() ? kUnlimited : may_be_granted(found->second);

@@ -135,6 +135,7 @@ void Residency::enter(Member& member, Nanoseconds now) {
     member.complete = member.mapped >= member.movable && member.committed >= member.movable;
     member.entry_bytes = minus(member.movable, member.mapped);
     member.at_will = false;
+    member.guest = member.movable == 0;
     offer(member, now);
 }
 
@@ -198,7 +199,7 @@ Nanoseconds Residency::epoch_length(const Member& member, const Demand& all) con
 
 // When this resident's place may be given to another; it has work of its own or not.
 Nanoseconds Residency::may_go_at(const Member& member, const Demand& wanted, Nanoseconds now) const {
-    if (member.gone || (member.movable == 0 && !keeps(member, now))) return now;
+    if (member.gone || member.guest || (member.movable == 0 && !keeps(member, now))) return now;
     const Nanoseconds its_time =
         member.entry_bytes == 0 ? member.epoch + epoch_length(member, wanted) : member.entered + p_.stuck;
     const Nanoseconds at = has_room(member) ? std::min(its_time, member.got_on + p_.slow) : its_time;
@@ -296,6 +297,17 @@ void Residency::ask(Member& member, Nanoseconds now, bool early) const {
 // Until it answers.
 bool Residency::is_passed_by(const Member& member, Nanoseconds now) const {
     return member.asked_at != kNever && member.seen != member.number && now >= member.asked_at + p_.answer;
+}
+
+// One that has nothing is in at any time, and takes room that is free without a turn. A new epoch for it would put
+// off those who wait: two that free all they have, one after the other, or programs that come and end, would keep
+// them out for ever.
+bool Residency::comes_after_another(const Member& member, Nanoseconds now) const {
+    return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+        const Member& other = entry.second;
+        const bool waits = !other.in && !other.gone && other.queued != kNever;
+        return waits && (pinned(other) || !pinned(member)) && fits_alone(other) && !is_passed_by(other, now);
+    });
 }
 
 // What a resident frees in its epoch it may need again in a moment: a program that allocates and frees in each of its

@@ -24,7 +24,7 @@ void Residency::remove_group(GroupId group) {
 void Residency::add(ClientId client, GroupId group, Nanoseconds now) {
     Member m;
     m.group = group;
-    m.in = m.complete = true;  // of nothing
+    m.in = m.complete = m.guest = true;  // of nothing
     m.turn = ++turn_;
     m.entered = m.epoch = m.idle_since = now;
     members_[client] = m;
@@ -67,7 +67,10 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
         const bool comes = m.movable == 0 && !keeps(m, now);
         m.movable = m.granted = bytes;
         stale_ = true;
-        if (m.in && comes) m.entered = m.epoch = now;
+        if (m.in && comes && !comes_after_another(m, now)) {
+            m.entered = m.epoch = now;
+            m.guest = false;
+        }
         if (m.in && !fits(m)) put_out(m, now);  // it is the one that waits for its growth
         if (!m.in && m.queued == kNever) m.queued = now;
     }
@@ -92,6 +95,7 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     m.complete = m.mapped == m.movable;
     if (new_here && m.in) {
         m.entered = m.epoch = now;
+        m.guest = false;
         m.entry_bytes = minus(m.movable, m.mapped);
     }
     offer(m, now);

@@ -124,6 +124,8 @@ class Residency {
     // Within the limits that bind the client, and not those of other groups, which others may be beyond for ever.
     // Room for memory that cannot move, `bytes` more than is accounted for. False: it never fits.
     bool fits_fixed(ClientId client, uint64_t bytes) const;
+    // Whether each other's memory would still fit if `bytes` of what the client can move could not move any more.
+    bool fits_if_it_stays(ClientId client, uint64_t bytes) const;
     bool within(ClientId client) const;  // what clients hold, fixed memory included
 
     Nanoseconds next_event() const { return next_; }
@@ -177,11 +179,12 @@ class Residency {
         bool complete = false;            // arrived, as it says
         bool active = false;              // has work
         bool gone = false;
-        bool interrupted = false;       // it had work when it was put out: its epoch was over
-        uint64_t turn = 0;              // order of entry
-        Nanoseconds entered = 0;        // when it was let in
-        Nanoseconds epoch = 0;          // when it had arrived
-        Nanoseconds queued = kNever;    // since when it waits
+        bool interrupted = false;     // it had work when it was put out: its epoch was over
+        bool guest = false;           // it has had no turn: what it has, it has as long as nobody waits for the room
+        uint64_t turn = 0;            // order of entry
+        Nanoseconds entered = 0;      // when it was let in
+        Nanoseconds epoch = 0;        // when it had arrived
+        Nanoseconds queued = kNever;  // since when it waits
         Nanoseconds asked_at = kNever;  // whether it is there, for its turn has come
         bool ask = false;               // ... with the orders that follow
         bool asked_early = false;       // ... before its turn had come
@@ -271,6 +274,7 @@ class Residency {
     bool is_there(Member& member, Nanoseconds now) const;
     void ask(Member& member, Nanoseconds now, bool early) const;
     bool is_passed_by(const Member& member, Nanoseconds now) const;
+    bool comes_after_another(const Member& member, Nanoseconds now) const;
     void set_in(Member& member, bool in);
     void put_out(Member& member, Nanoseconds now);
     void enter(Member& member, Nanoseconds now);

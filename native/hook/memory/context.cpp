@@ -152,12 +152,17 @@ CUresult destroy(CUcontext context, Call&& call) {
         context_stays(context);
         return result;
     }
-    context_is_gone(context);
+    int its_device = -1;
     for (int device = 0; device < kDevices; ++device) {
         DeviceContexts& known = *contexts_of(device);
         std::lock_guard lock(known.mutex);
-        if (std::erase_if(known.created, [=](const Created& c) { return c.context == context; }))
-            context_count_changed(device, known.count());
+        if (std::erase_if(known.created, [=](const Created& c) { return c.context == context; })) its_device = device;
+    }
+    context_is_gone(context);  // from here on nobody may come across it
+    if (its_device >= 0) {
+        DeviceContexts& known = *contexts_of(its_device);
+        std::lock_guard lock(known.mutex);
+        context_count_changed(its_device, known.count());
     }
     return result;
 }
@@ -295,6 +300,15 @@ void in_child() {
 
 bool cuda_started() {
     return started.load(std::memory_order_acquire);
+}
+
+CUcontext some_context(CUdevice device) {
+    DeviceContexts* known = contexts_of(device);
+    if (!known) return nullptr;
+    const std::unique_lock lock(known->mutex, std::try_to_lock);
+    if (!lock) return nullptr;
+    if (known->primary_active) return known->primary;
+    return known->created.empty() ? nullptr : known->created.back().context;
 }
 
 }  // namespace gemlet::hook

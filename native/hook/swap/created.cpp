@@ -85,6 +85,10 @@ std::optional<CUresult> swap_release(CUmemGenericAllocationHandle handle) {
     lock.unlock();
     std::lock_guard allocating(space->allocating);
     lock.lock();
+    if (!created->moves()) {  // another thread was about to have it made anew
+        space->created.erase(handle);
+        return CUDA_SUCCESS;
+    }
     const CUresult failed = free_created(*space, *created, lock);
     if (failed != CUDA_SUCCESS) created->handles = 1;
     return failed;

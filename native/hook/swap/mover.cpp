@@ -9,6 +9,7 @@
 #include "hook/link/say.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
+#include "hook/memory/context.h"
 #include "hook/submit/streams.h"
 #include "hook/swap/stream_ordered.h"
 
@@ -25,18 +26,23 @@ constexpr uint64_t kRetryMost = 500'000'000;
 std::atomic<Mover*> movers[kMaxDevices];
 
 // A context to work in: one in which memory was allocated, or for memory of no context one in which the program
-// works. With `using_driver` and `mutex`. A context that is being destroyed does not count: streams made in it now
-// would be named for ever.
-CUcontext any_context(const Mover& m) {
-    SwapSpace& space = m.space;
-    if (space.reservations.empty()) return nullptr;
-    const auto will_do = [&](CUcontext context) { return context && !m.going.contains(context); };
+// works, or that it has at all. With `mutex`.
+template <class WillDo>
+CUcontext find_context(SwapSpace& space, WillDo&& will_do) {
     for (const auto& [start, r] : space.reservations)
-        if (will_do(r->context)) return r->context;
-    if (will_do(space.seen)) return space.seen;
+        if (r->context && will_do(r->context)) return r->context;
+    if (space.seen && will_do(space.seen)) return space.seen;
     for (const CUcontext context : space.device.pacer.contexts())
-        if (will_do(context)) return context;
-    return nullptr;
+        if (context && will_do(context)) return context;
+    const CUcontext other = some_context(space.device.ordinal);
+    return other && will_do(other) ? other : nullptr;
+}
+
+// With `using_driver` and `mutex`. A context that is being destroyed does not count: streams made in it now would be
+// named for ever.
+CUcontext any_context(const Mover& m) {
+    if (m.space.reservations.empty()) return nullptr;
+    return find_context(m.space, [&](CUcontext context) { return !m.going.contains(context); });
 }
 
 // With `mutex`: programs may go on.
@@ -218,6 +224,11 @@ uint64_t move_meanwhile(SwapSpace& space, uint64_t at_most_ns) {
     const uint64_t rest = next_step(*m);
     own().cuThreadExchangeStreamCaptureMode(&mode);
     return std::min(rest, at_most_ns);
+}
+
+bool has_context(SwapSpace& space) {
+    std::lock_guard lock(space.mutex);
+    return find_context(space, [](CUcontext) { return true; }) != nullptr;
 }
 
 void forget_movers() {

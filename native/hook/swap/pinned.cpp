@@ -39,7 +39,13 @@ void count_as_fixed(SwapSpace& space, Chunk& chunk) {
     std::erase(space.chunks, &chunk);
 }
 
-// The only chunk of a home becomes what the driver made for the program. With `mutex`.
+// Since another device has access to it. With `mutex`.
+bool stays_already(const SwapSpace& space, const Created& created) {
+    return space.reservations.at(created.home)->chunks.front()->stays;
+}
+
+// The only chunk of a home becomes what the driver made for the program. With `allocating`: the daemon is told how
+// much is left, which must not come behind what another thread asks it for. With `mutex`.
 CUresult keep_chunk(SwapSpace& space, Created& created) {
     const auto home = space.reservations.find(created.home);
     Reservation& r = *home->second;
@@ -113,6 +119,17 @@ CUresult empty_home(SwapSpace& space, Handle handle, std::unique_lock<std::mutex
 
 }  // namespace
 
+bool may_stay(SwapSpace& space, uint64_t bytes) {
+    if (bytes == 0) return true;
+    if (space.ask(wire::MessageType::kRoom, bytes, wire::kWouldStay) == wire::Admission::kGranted) return true;
+    say_once(Topic::kMemory,
+             "memory of cuMemCreate that is shared with other processes or devices stays on GPU %d, and if %.2f GiB "
+             "more did, another program's memory would not fit there any more\n"
+             "  hint: share less, or give the programs more room (`capacity`, --resident)",
+             space.device.ordinal, double(bytes) / (1 << 30));
+    return false;
+}
+
 void keep_here(SwapSpace& space, Created& created) {
     for (auto& chunk : space.reservations.at(created.home)->chunks) count_as_fixed(space, *chunk);
     tell_less(space);
@@ -132,8 +149,11 @@ CUresult pin_created(Handle handle) {
         if (lock) lock.unlock();
         return make_anew(*space, handle);
     }
+    const uint64_t bytes = stays_already(*space, *created) ? 0 : created->bytes;
     lock.unlock();
     const InsideGate inside(*space);
+    std::lock_guard allocating(space->allocating);
+    if (!may_stay(*space, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     lock = {};
     const FoundCreated again = find_created(handle, lock);
     if (!again.space) return CUDA_ERROR_INVALID_VALUE;
@@ -154,10 +174,16 @@ CUresult swap_pin_range(CUdeviceptr start, uint64_t bytes) {
         if (views_in(*space, start, bytes).empty()) continue;
         lock.unlock();
         const InsideGate inside(*space);
+        std::lock_guard allocating(space->allocating);
         lock.lock();
         for (auto views = views_in(*space, start, bytes); !views.empty(); views = views_in(*space, start, bytes)) {
             Created& created = *views.front()->created;
             if (space->reservations.at(created.home)->chunks.size() > 1) return refuse();
+            const uint64_t more = stays_already(*space, created) ? 0 : created.bytes;
+            lock.unlock();
+            const bool may = may_stay(*space, more);
+            lock.lock();  // no view went meanwhile, which takes `allocating`
+            if (!may) return CUDA_ERROR_OUT_OF_MEMORY;
             if (CUresult failed = keep_chunk(*space, created)) return failed;
         }
     }

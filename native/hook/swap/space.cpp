@@ -63,12 +63,12 @@ void SwapSpace::close_gate() {
     gate.close();
 }
 
-wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
+wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value, uint32_t flags) {
     wire::ResidencyPage& p = *page.load(std::memory_order_acquire);
     if (&p == &unmanaged) return wire::Admission::kGranted;
     std::lock_guard lock(asking);
     const uint32_t number = ++request;
-    tell(type, value, number);
+    tell(type, value, number, flags);
     const uint64_t since = now_ns();
     for (;;) {
         const uint32_t answered = p.answered.load(std::memory_order_acquire);
@@ -110,6 +110,7 @@ void SwapSpace::await_open() {
         if (const uint64_t now = now_ns(); now - looked >= kAskAgain) {
             looked = now;
             asked.store(false);
+            if (!has_context(*this)) break;  // who waits may be the one that has yet to make one
         }
         if (managed() && !connected()) lost();
     }

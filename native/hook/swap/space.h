@@ -132,7 +132,7 @@ struct SwapSpace {
     void close_gate();  // nothing is evicted yet: threads inside may finish
 
     // Returns when the daemon answered.
-    wire::Admission ask(wire::MessageType type, uint64_t value);
+    wire::Admission ask(wire::MessageType type, uint64_t value, uint32_t flags = 0);
 
     // For threads at the closed gate.
     void await_open();
@@ -182,6 +182,7 @@ void retry_mover(SwapSpace& space);  // the system may allow a thread by now, if
 // For a thread of the program that waits at the closed gate: where the system allows no thread, it takes the mover's
 // next step itself. Returns how long to wait for the gate.
 uint64_t move_meanwhile(SwapSpace& space, uint64_t at_most_ns);
+bool has_context(SwapSpace& space);                       // else nothing moves until the program makes one
 void forget_movers();                                     // in a forked child, which has none of the threads
 void forget_copies(SwapSpace& space, CUcontext context);  // before the context goes
 void context_went(SwapSpace& space, CUcontext context);   // or stayed, after all

@@ -5,6 +5,7 @@
 #include "hook/swap/views.h"
 
 #include <algorithm>
+#include <set>
 
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
@@ -112,16 +113,35 @@ CUresult set_access_to_parts(SwapSpace& space, const View& view, const CUmemAcce
     return CUDA_SUCCESS;
 }
 
+// What of the memory behind them would not move any more if another device had access to it.
+uint64_t bytes_to_stay(const SwapSpace& space, const std::vector<View*>& views) {
+    std::set<const Created*> all;
+    for (const View* view : views)
+        if (!space.reservations.at(view->created->home)->chunks.front()->stays) all.insert(view->created);
+    uint64_t sum = 0;
+    for (const Created* created : all) sum += created->bytes;
+    return sum;
+}
+
 // Where no other space has views.
 CUresult set_access(SwapSpace& space, CUdeviceptr start, uint64_t bytes, const CUmemAccessDesc* wanted,
                     uint64_t count) {
-    const InsideGate inside(space);
-    std::lock_guard lock(space.mutex);
-    const auto views = views_in(space, start, bytes);
     const bool elsewhere = std::any_of(wanted, wanted + count, [&](const CUmemAccessDesc& d) {
         const bool own = d.location.type == CU_MEM_LOCATION_TYPE_DEVICE && d.location.id == space.device.ordinal;
         return !own && d.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
     });
+    const InsideGate inside(space);
+    std::unique_lock allocating(space.allocating, std::defer_lock);
+    if (elsewhere) allocating.lock();
+    std::unique_lock lock(space.mutex);
+    const auto views = views_in(space, start, bytes);
+    if (elsewhere) {
+        const uint64_t more = bytes_to_stay(space, views);
+        lock.unlock();
+        const bool may = may_stay(space, more);
+        lock.lock();  // no view went meanwhile, which takes `allocating`
+        if (!may) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const auto is_here = [&](const View* view) {
         const auto& chunks = space.reservations.at(view->created->home)->chunks;
         return std::all_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk->resident(); });
@@ -154,12 +174,13 @@ SwapSpace* space_of(CUdeviceptr start, uint64_t bytes, std::unique_lock<std::mut
 }
 
 bool all_within(SwapSpace& space, CUdeviceptr start, uint64_t bytes) {
+    if (bytes > UINT64_MAX - start) return false;
     const auto views = views_in(space, start, bytes);
     return std::all_of(views.begin(), views.end(), [&](const View* v) { return is_within(*v, start, bytes); });
 }
 
-// Does `ours(space, start, bytes)` to each view there, and `others(start, bytes)` to what is between them. Empty:
-// there is none.
+// Does `others(start, bytes)` to what is between the views there, and `ours(space, start, bytes)` to each of them. In
+// this order, so that all stays as it was if the driver has nothing to do it to. Empty: there is no view.
 template <class Ours, class Others>
 std::optional<CUresult> for_each_piece(CUdeviceptr start, uint64_t bytes, Ours&& ours, Others&& others) {
     std::unique_lock<std::mutex> lock;
@@ -169,9 +190,13 @@ std::optional<CUresult> for_each_piece(CUdeviceptr start, uint64_t bytes, Ours&&
     const auto pieces = pieces_of(*space, start, bytes);
     lock.unlock();
     for (const auto& [at, length, is_view] : pieces) {
-        const auto result = is_view ? ours(*space, at, length) : for_each_piece(at, length, ours, others);
+        if (is_view) continue;
+        const auto result = for_each_piece(at, length, ours, others);
         if (CUresult failed = result ? *result : others(at, length)) return failed;
     }
+    for (const auto& [at, length, is_view] : pieces)
+        if (is_view)
+            if (CUresult failed = ours(*space, at, length)) return failed;
     return CUDA_SUCCESS;
 }
 
@@ -268,6 +293,7 @@ std::optional<CUresult> swap_map(CUdeviceptr start, uint64_t bytes, uint64_t off
     if (!fits || flags != 0 || start % kBlock != 0 || bytes % kBlock != 0 || offset % kBlock != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!views_in(*space, start, bytes).empty()) return CUDA_ERROR_INVALID_VALUE;
+    if (space->reservations.at(created->home)->chunks.front()->leaving) return CUDA_ERROR_INVALID_VALUE;
     return add_view(*space, *created, start, bytes, offset);
 }
 

@@ -10,11 +10,12 @@ namespace gemlet::hook {
 
 // Inside the gate of one space, waiting outside for as long as it is closed: then all that moves is on the device,
 // and none of it leaves meanwhile. Beside a capture nobody waits, since the program leaves for others only once that
-// is over: then some of it may be away.
+// is over; nor does anybody while there is no context to move memory in: then some of it may be away.
 class InsideGate {
   public:
     explicit InsideGate(SwapSpace& space) : gate_(space.gate) {
-        while (!(inside_ = gate_.enter()) && launch_state.captures.load() == 0) space.await_open();
+        while (!(inside_ = gate_.enter()) && launch_state.captures.load() == 0 && has_context(space))
+            space.await_open();
     }
     ~InsideGate() {
         if (inside_) gate_.leave();
@@ -55,7 +56,10 @@ CUresult free_created(SwapSpace& space, Created& created, std::unique_lock<std::
 
 // From now on it stays on the device and has a handle of the driver's (swap/pinned.cpp). Without any lock.
 CUresult pin_created(CUmemGenericAllocationHandle handle);
-// It stays, with the handles and views that it has. With `mutex`, inside the gate.
+// Whether there is room for others' memory if so much of this program's does not move any more. With `allocating`,
+// without `mutex`.
+bool may_stay(SwapSpace& space, uint64_t bytes);
+// It stays, with the handles and views that it has. With `allocating` and `mutex`, inside the gate.
 void keep_here(SwapSpace& space, Created& created);
 
 }  // namespace gemlet::hook

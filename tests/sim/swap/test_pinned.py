@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
-from tests.sim.swap.mapping import FILE, MIB, WRITE, fill_device, gone, mapped, moved_out
+from tests.sim.swap.mapping import FILE, MIB, WRITE, fill_device, gone, mapped
 
 Make = "Callable[..., Any]"
 
@@ -84,12 +84,18 @@ def test_what_many_chunks_back_cannot_be_exported_once_it_is_in_use(swapping: Ma
 @pytest.mark.parametrize("need", ["vmulticast 0 {bytes} 0", "varray 0 {bytes}", "vfile 0 0 {bytes}"])
 def test_what_the_driver_must_know_stays(swapping: Make, need: str) -> None:
     """The simulated driver has none of these calls; what is asked is that each reaches it, and the memory is right."""
-    s = swapping(200)
-    a, _ = moved_out(s, 40, seed=1, beside=190)
+    s = swapping(300)
+    a = s.start("a")
+    mapped(a, 1, 100)
+    mapped(a, 0, 40)
+    a.done("fill", 0, 1)
+    fill_device(s, 200)
+    assert s.away(a) >= 40
     assert set(a.ask(need.format(bytes=40 * MIB)).split()) == {"801"}
-    eventually(lambda: s.memory(a)["bytes"] == 0)
-    assert s.served.used("a") == CONTEXT + 40 * MIB
+    eventually(lambda: s.memory(a)["bytes"] == 100 * MIB)
+    assert s.served.used("a") == CONTEXT + 140 * MIB
     a.done("check", 0)
+    gone(a, 1, 100)
     gone(a, 0, 40)
     mapped(a, 0, 40)
     a.done("fill", 0, 2)
@@ -117,3 +123,34 @@ def test_memory_for_tiles_stays(swapping: Make) -> None:
     assert s.served.used("a") == CONTEXT + 20 * MIB
     a.done("vrelease", 0)
     eventually(lambda: s.served.used("a") == CONTEXT)
+
+
+def test_what_comes_meanwhile_is_not_forgotten(swapping: Make) -> None:
+    """The daemon heard how much was left behind the question for more, and both threads waited for room for ever."""
+    s = swapping(100)
+    a = s.start("a")
+    mapped(a, 0, 20)
+    a.done("fill", 0, 1)
+    a.done("vrounds", 300)
+    assert s.memory(a)["bytes"] == 20 * MIB
+    a.done("check", 0)
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_what_stays_leaves_room_for_the_others(swapping: Make, away: bool) -> None:
+    """All of it was kept, and the other program never came back."""
+    s = swapping(150)
+    b = fill_device(s, 100)
+    a = s.start("a")
+    for number in range(4):
+        mapped(a, number, 20, types=FILE)
+        a.done("fill", number, number)
+    if away:
+        b.done("all")
+    assert [a.number("vfile", number, 0, 20 * MIB) for number in range(4)] == [801, 801, 2, 2]  # 801: by the driver
+    b.done("all")
+    a.done("all")
+    b.running.kill()
+    b.running.communicate()
+    eventually(lambda: a.number("vfile", 3, 0, 20 * MIB) == 801)
+    a.done("all")

@@ -46,7 +46,7 @@ def both(s: Swapping, program: Program) -> None:
         program.done("fill", piece, 3 + piece)
 
 
-def take_the_place(s: Swapping, second: bytes, program: Program) -> None:
+def take_the_place(s: Swapping, second: bytes, program: Program) -> Program:
     """Another program's memory takes the place of piece 0."""
     other = s.start("b", **TWO)
     other.done("device", 1)
@@ -54,6 +54,7 @@ def take_the_place(s: Swapping, second: bytes, program: Program) -> None:
     other.done("fill", 0, 9)
     memory = client(s, second, program)["movable"]
     assert memory["resident"] < memory["bytes"]
+    return other
 
 
 @pytest.mark.parametrize("first", [None, 100], ids=["stays", "moves"])
@@ -83,11 +84,14 @@ def test_one_area_has_memory_of_both(swapping: Make, first: int | None) -> None:
         program.done("vpiece", 0, piece * 12 * MIB, 12 * MIB, piece)
     program.done("fill", 0, 3)
     program.done("fill", 1, 4)
-    take_the_place(s, second, program)
+    other = take_the_place(s, second, program)
     assert program.ask("vgetaccess", 0, 0).startswith("0 ")
     program.done("copy", 0, 1)
     program.done("all")
     assert client(s, second, program)["movable"]["bytes"] == 12 * MIB
+    assert program.number("vaccess", 0, 0, 24 * MIB, 3) == 2  # the other one could not come back
+    other.done("check", 0)
+    other.done("free", 0)
     program.done("vaccess", 0, 0, 24 * MIB, 3)
     eventually(lambda: client(s, second, program)["movable"]["bytes"] == 0)
     program.done("add", 0, 1)  # a kernel of the first device

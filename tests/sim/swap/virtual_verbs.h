@@ -22,6 +22,32 @@ static CUresult give_access(CUdeviceptr at, size_t bytes, unsigned flags) {
     return cuMemSetAccess(at, bytes, &access, 1);
 }
 
+// So many times, as two threads: memory comes, is used and goes, and in one of them it is to stay while it is there.
+typedef struct {
+    uint64_t rounds;
+    int stays;
+} Rounds;
+static void* come_and_go(void* argument) {
+    const Rounds* rounds = argument;
+    const size_t bytes = 2 << 20;
+    CUdeviceptr at;
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemAddressReserve(&at, bytes, 0, 0, 0));
+    for (uint64_t i = 0; i < rounds->rounds; ++i) {
+        CUmemGenericAllocationHandle handle;
+        int fd = -1;
+        MUST(create_physical(&handle, bytes, 0, 0));
+        MUST(cuMemMap(at, bytes, 0, handle, 0));
+        MUST(give_access(at, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+        if (rounds->stays) cuMemGetHandleForAddressRange(&fd, at, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+        MUST(cuMemsetD8(at, 1, bytes));
+        MUST(cuMemUnmap(at, bytes));
+        MUST(cuMemRelease(handle));
+    }
+    MUST(cuMemAddressFree(at, bytes));
+    return NULL;
+}
+
 static int virtual_verb(const char* line) {
     char verb[32];
     uint64_t a = 0, b = 0, c = 0, d = 0;
@@ -111,6 +137,13 @@ static int virtual_verb(const char* line) {
         info.memHandle.memHandle = *handle;
         r = cuMemMapArrayAsync(&info, 1, stream);
         if (info.memHandle.memHandle != *handle) r = CUDA_ERROR_UNKNOWN;
+    } else if (!strcmp(verb, "vrounds")) {
+        pthread_t threads[2];
+        Rounds rounds[2] = {{a, 0}, {a, 1}};
+        for (int i = 0; i < 2; ++i) pthread_create(&threads[i], NULL, come_and_go, &rounds[i]);
+        for (int i = 0; i < 2; ++i) pthread_join(threads[i], NULL);
+    } else if (!strcmp(verb, "vcurrent")) {  // 0: no context is current any more, else the first
+        r = cuCtxSetCurrent(a ? context : NULL);
     } else if (!strcmp(verb, "vfile")) {  // of area a at b, c bytes
         int fd = -1;
         r = cuMemGetHandleForAddressRange(&fd, start + b, c, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);

@@ -274,6 +274,21 @@ def test_memory_that_cannot_move_never_fits_beyond_the_capacity(scene: Make) -> 
     assert not s.residency.fits_fixed(0, 1)
 
 
+def test_memory_that_is_to_stay_leaves_room_for_the_largest(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    s.residency.set_group(1, 70 * GIB, 1.0, s.now)
+    s.client(0, bytes_=60 * GIB)
+    assert s.residency.fits_if_it_stays(0, 60 * GIB)  # no less room than it has now
+    s.client(1, bytes_=50 * GIB, group=1)
+    assert s.residency.fits_if_it_stays(0, 50 * GIB)
+    assert not s.residency.fits_if_it_stays(0, 51 * GIB)
+    assert s.residency.fits_if_it_stays(1, 40 * GIB)
+    assert not s.residency.fits_if_it_stays(1, 41 * GIB)  # beside the 60 of the other
+    s.client(2, bytes_=40 * GIB, group=1)
+    assert s.residency.fits_if_it_stays(1, 30 * GIB)
+    assert not s.residency.fits_if_it_stays(1, 31 * GIB)  # by the limit of their group
+
+
 def test_memory_that_cannot_move_is_bound_by_the_limits_of_its_own_group(scene: Make) -> None:
     s = scene(capacity=10 * GIB)
     s.residency.set_group(1, GIB, 1.0, s.now)
