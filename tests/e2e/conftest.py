@@ -66,13 +66,14 @@ class Gemlet:
             check=False,
         )
 
-    def start(self, *arguments: str, **changes: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, new_session: bool = False, **changes: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             self.command(*arguments),
             env=self.environment(**changes),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=new_session,
         )
         self.started.append(process)
         return process

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -90,6 +92,34 @@ def test_sigterm_ends_it_cleanly(gemlet):
     assert "stopped" in log
     left = {path.name for path in (gemlet.directory / "sim").iterdir() if path.is_socket()}
     assert left == set()
+
+
+def test_the_end_of_its_terminal_ends_it_cleanly(gemlet):
+    pid, terminal = pty.fork()
+    command = gemlet.command("daemon", "--simulate")
+    if pid == 0:
+        os.execve(command[0], command, gemlet.environment())
+    try:
+        said = b""
+        while b" started pid=" not in said:
+            said += os.read(terminal, 1 << 16)
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert not [path for path in (gemlet.directory / "sim").iterdir() if path.is_socket()]
+
+
+def test_without_a_terminal_a_hangup_ends_nothing(gemlet):
+    """Many daemons read their configuration then, so people send it: they do not mean to end this one."""
+    process = gemlet.start("daemon", "--simulate", new_session=True)
+    with connection(gemlet) as daemon:
+        process.send_signal(signal.SIGHUP)
+        assert any("SIGHUP" in line for line in process.stderr)
+        assert daemon.call("ping")["pid"] == process.pid
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_log_that_nobody_reads_holds_up_nobody(gemlet):

@@ -129,6 +129,15 @@ def sees_the_drivers_pids() -> bool:
         return False
 
 
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal, whose end is told to it by SIGHUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 def name_of(uid: int) -> str:
     """The user name of a uid, or its number as text (containers often have no entry). May block: the daemon has
     users.py.

@@ -30,6 +30,7 @@ from gemlet.daemon.logs import Limiter
 from gemlet.daemon.members import Members
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.observer import Observer
+from gemlet.daemon.processes import has_terminal
 from gemlet.daemon.sockets import Sockets
 from gemlet.daemon.state_file import StateFile
 from gemlet.daemon.subordinate_uids import SubordinateUids
@@ -63,13 +64,23 @@ AGAIN_SECONDS = 1.0  # after which a task that failed is begun anew
 
 
 async def run_until_signalled(service: Service, handler: Callable[[Service], Api]) -> None:
-    """Runs a daemon in the main thread of its own process: SIGTERM and SIGINT end it cleanly."""
+    """Runs a daemon in the main thread of its own process: SIGTERM, SIGINT and the end of its terminal end it cleanly.
+
+    Where it has no terminal SIGHUP comes from people who mean its configuration, which it reads by itself, and not that
+    all programs of a machine are to run on without it.
+    """
     return_large_blocks()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        loop.add_signal_handler(signal.SIGHUP, service.stop if has_terminal() else _explain_hangup)
     loop.add_signal_handler(signal.SIGUSR2, service.elder.start_successor)
     await service.run(handler)
+
+
+def _explain_hangup() -> None:
+    logger.info("SIGHUP does nothing here: a changed configuration is read at once; SIGTERM ends the daemon")
 
 
 class Service:
