@@ -372,9 +372,10 @@ class Service:
         while not self.elder.left:  # with its programs gone, groups would be
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             now, busy = time.monotonic(), self.observer.busy()
+            adopted = False
             for name in self.observer.group_names():
                 if name not in self.book.entries:  # the server keeps a number of events of each user, and no more
-                    self._adopt(name)
+                    adopted |= self._adopt(name)
                     await asyncio.sleep(0)  # programs have made hundreds of them: requests are answered in between
             for _ in self.book.balanced(self.observer.active()):
                 await asyncio.sleep(0)
@@ -385,7 +386,7 @@ class Service:
             gone = self.book.expire(now, busy)
             for name in gone:
                 self.events.add("removed", time=time.time(), group=name, text="no client uses it any more")
-            if gone or self._groups_file.failure is not None:
+            if gone or adopted or self._groups_file.failure is not None:
                 self.remember_groups()
             state = self.mps.look().state
             if state != self._mps_state and state == "failed":
@@ -427,21 +428,27 @@ class Service:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self.server.eventfd())
             loop.call_later(EVENTS_PAUSE, self._listen_for_events)
+        adopted = False
         for raw in found:
             event = self.events.add_native(raw, time=time.time())
             if event.kind == "join":
-                self._adopt(event.group, pid=event.pid, uid=event.uid)
+                adopted |= self._adopt(event.group, pid=event.pid, uid=event.uid)
             if event.kind in ("context", "join", "leave"):
                 self.observer.account_soon()
                 self._members_changed.set()
+        if adopted:
+            self.remember_groups()
 
-    def _adopt(self, group: str, *, pid: int = 0, uid: int = 0) -> None:
+    def _adopt(self, group: str, *, pid: int = 0, uid: int = 0) -> bool:
+        """Whether the book has it only now, with limits that its programs may not lose with this daemon."""
+        known = group in self.book.entries
         try:
             warnings = self.book.adopt(group)
         except Refused as error:
             warnings = [error.message]
         for warning in warnings:
             self.events.add("refused", time=time.time(), group=group, pid=pid, uid=uid, text=warning)
+        return not known and group in self.book.entries
 
     # --- configuration and devices -------------------------------------------------------------------------------
 

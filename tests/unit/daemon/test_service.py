@@ -322,6 +322,21 @@ def test_a_group_of_which_no_event_told_is_taken_into_the_book(start_daemon, mon
     eventually(lambda: "own" in adopted)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_the_limits_of_a_group_that_a_program_made_survive_the_daemon(start_daemon, tmp_path, monkeypatch, told):
+    """The next one did not know the group, so its programs had no part in the turns until they ended."""
+    monkeypatch.setattr("gemlet.daemon.service.HOUSEKEEPING_SECONDS", 0.01)
+    config = tmp_path / "gemlet.toml"
+    config.write_text('[users."*"]\nmemory = "20GiB"\n')
+    daemon = start_daemon(config=str(config))
+    daemon.server.makers["own"] = 70001
+    if told:
+        daemon.server.emit(kind="join", group="own", pid=5, uid=70001)
+    else:  # of its events one was lost
+        daemon.server.add_client("own")
+    eventually(lambda: daemon.endpoint.state.exists() and '"own"' in daemon.endpoint.state.read_text())
+
+
 def test_many_events_are_taken_one_lot_after_the_other(start_daemon):
     daemon = start_daemon()
     before = daemon.service.events.last()
