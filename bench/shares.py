@@ -22,12 +22,13 @@ DEMAND = 0.5  # of the device: what BURST asks for
 LATENCY = ["latency", "--kernel-us", "200", "--rate", "100"]
 WINDOWS_US = (8000, 2000, 400, 40)
 CYCLES_MS = (20, 40, 100)
+LONG_MS = ((5, 20), (20, 30), (64, 147), (0.2, 64, 147))
 CHANGES = 5  # each at another moment of a cycle
 
 
 class SharesBench(Bench):
     name: ClassVar[str] = "shares"
-    scenarios: ClassVar[list[str]] = ["mps", "costs", "launches", "bursts", "limit", "swap", "charges"]
+    scenarios: ClassVar[list[str]] = ["mps", "costs", "launches", "bursts", "limit", "swap", "charges", "long"]
 
     def mps(self) -> None:
         """Two clients take turns under MPS: of kernels that take every thread slot, and half of them.
@@ -208,6 +209,39 @@ class SharesBench(Bench):
         # A request is charged from its grant, so its launch and the switch to its context count as its use.
         self.charged("latency client beside batches: charged / done, requests", used, requests, rate)
         self.charged("latency client beside batches: charged / done, training", used, training, rate)
+
+    def long(self) -> None:
+        """Kernels of all lengths: equal shares, and a minimum beside kernels that are longer than turns."""
+        seconds = 3 * self.length
+        for lengths in LONG_MS:
+            clients = self.of_lengths(lengths, {}, seconds)
+            got = [c.work_between(1, seconds) / (seconds - 1) for c in clients]
+            label = " and ".join(f"{ms:g}" for ms in lengths)
+            note = " / ".join(f"{share:.3f}" for share in got)
+            self.report.add(
+                f"kernels of {label} ms: largest - smallest share", max(got) - min(got), "<= 0.05", note=note
+            )
+            self.report.add(f"kernels of {label} ms: total", sum(got), "-")
+        first, *_ = self.of_lengths(LONG_MS[-1], {"min": 0.5}, seconds)
+        share = first.work_between(1, seconds) / (seconds - 1)
+        self.report.add("a minimum of 50 % beside kernels of 64 and 147 ms", share, ">= 0.45")
+        first, *_ = self.of_lengths(LONG_MS[-1], {"max": 0.1}, seconds)
+        share = first.work_between(1, seconds) / (seconds - 1)
+        self.report.add("a maximum of 10 % beside kernels of 64 and 147 ms", share, "0.1 +- 0.02")
+
+    def of_lengths(self, lengths: tuple[float, ...], limits: dict[str, float], seconds: float) -> list[Client]:
+        """One program for each kernel, in ms, in a group of its own; the first has the limits."""
+        spin = self.machine.spin(1000)  # to measure long ones takes a minute
+        works = [
+            ["work", "--kernel-us", str(ms * 1000), "--batch", str(max(1, round(1 / ms))), "--depth", "2", *spin]
+            for ms in lengths
+        ]
+        with Sharing(self.machine) as sharing:
+            for i in range(len(lengths)):
+                sharing.group(f"g{i}", **(limits if i == 0 else {}))
+            clients = [Client(work, f"g{i}") for i, work in enumerate(works)]
+            self.machine.run(clients, sharing, seconds)
+        return clients
 
     def charged(self, label: str, used: dict[str, float], client: Client, rate: float, target: str = "-") -> None:
         done = client.done.total / rate
