@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import logging
+import math
 import os
 import queue
 import socket
@@ -392,6 +393,9 @@ class Worker:
             data = array.tobytes()
             return protocol.ArenaTensor(name, datatype, array.shape, -1, len(data), data)
         of_rows: tuple[int, ...] = ()
+        least = math.prod(array.shape) * (tensors.LENGTH_BYTES if dtype is None else dtype.itemsize)
+        if least > protocol.MAX_OUTPUTS and least > len(self._outputs.view):
+            protocol.check_outputs(least)  # before it is copied: it may be of one element, repeated without end
         try:
             if datatype == "BYTES":
                 elements = tensors.to_elements(array)
