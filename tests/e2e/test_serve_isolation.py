@@ -24,6 +24,18 @@ def infer(inputs):
         raise ValueError("a negative row")
     return {"Y": inputs["X"] + 1}
 """
+LEAK = """
+import os
+import resource
+
+def leak():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+    try:
+        while True:
+            os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        pass
+"""
 FATAL_LOAD = "import os\nos._exit(9)\n"
 
 
@@ -89,6 +101,28 @@ def test_a_model_that_kills_its_process_while_it_is_loaded_is_refused(repository
         wait_for(lambda: ready(server, "good") == 200)
         assert ask(server, "good", 1.0)[1]["outputs"][0]["data"] == [2.0]
         assert index(server)["fatal"]["state"] == "UNAVAILABLE"
+
+
+def test_a_model_that_is_loaded_and_leaves_no_open_file_is_refused(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server:
+        write_model(repository, "leaky", ONE, f"{LEAK}\nleak()\n{GOOD}")
+        status, reply = post(server, "/v2/repository/models/leaky/load")
+        assert status == 500
+        assert "the executor died while it loaded leaky" in reply["error"]
+        write_model(repository, "next", ONE, GOOD)
+        wait_for(lambda: post(server, "/v2/repository/models/next/load")[0] == 200)
+        assert ask(server, "next", 1.0)[1]["outputs"][0]["data"] == [2.0]
+
+
+def test_a_model_that_leaks_its_open_files_keeps_no_other_from_being_loaded(repository, tmp_path):
+    write_model(repository, "leaky", ONE, f"{LEAK}\ndef infer(inputs):\n    leak()\n    return {{'Y': inputs['X']}}\n")
+    with serving(repository, tmp_path / "log") as server:
+        assert ask(server, "leaky", 1.0)[0] == 200
+        write_model(repository, "next", ONE, GOOD)
+        wait_for(lambda: post(server, "/v2/repository/models/next/load")[0] == 200)  # by the next process
+        assert ask(server, "next", 1.0)[1]["outputs"][0]["data"] == [2.0]
+        wait_for(lambda: ready(server, "leaky") == 200)
+    assert "keeps all files open" in (tmp_path / "log").read_text()
 
 
 def test_a_model_that_cannot_be_loaded_again_is_left_out(repository, tmp_path):

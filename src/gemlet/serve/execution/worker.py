@@ -9,8 +9,10 @@ socket is gone; a run that is still at work then dies with it.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import logging
+import math
 import os
 import queue
 import socket
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
-DEVICE_LOST, NO_ORDERS = 70, 71  # exit codes
+DEVICE_LOST, NO_ORDERS, NO_FILES = 70, 71, 72  # exit codes
 _Answer = protocol.Done | protocol.DoneEach | protocol.Failed  # of a batch
 
 
@@ -214,6 +216,7 @@ class Worker:
                     else:
                         memory = self._backend.load(order.model)
                     self._models[order.model.key] = order.model
+                    _end_without_files()
                     self._channel.send(protocol.Loaded(order.ticket, memory))
                     continue
                 if isinstance(order, protocol.Unload):
@@ -225,6 +228,7 @@ class Worker:
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
             except BaseException as error:  # noqa: BLE001  a model's file raises anything, SystemExit too
+                _end_without_files()
                 self._channel.send(_failure(order.ticket, error))
 
     def _opened(self, names: Sequence[str]) -> dict[str, Channel]:
@@ -392,6 +396,9 @@ class Worker:
             data = array.tobytes()
             return protocol.ArenaTensor(name, datatype, array.shape, -1, len(data), data)
         of_rows: tuple[int, ...] = ()
+        least = math.prod(array.shape) * (tensors.LENGTH_BYTES if dtype is None else dtype.itemsize)
+        if least > protocol.MAX_OUTPUTS and least > len(self._outputs.view):
+            protocol.check_outputs(least)  # before it is copied: it may be of one element, repeated without end
         try:
             if datatype == "BYTES":
                 elements = tensors.to_elements(array)
@@ -441,6 +448,17 @@ def _failure(ticket: int, error: BaseException) -> protocol.Failed:
         message = f"{type(error).__name__}, whose text cannot be had"
     logger.error("%s", message, exc_info=error)
     return protocol.Failed(ticket, "crash", protocol.told(message))
+
+
+def _end_without_files() -> None:
+    """Ends the process if a model has left it no open file: whatever model is to be loaded next, or plan to come, would
+    fail for as long as it lives, also when the model that did it is unloaded."""
+    try:
+        os.close(os.open("/", os.O_PATH | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            logger.error("a model keeps all files open that this process may have; it ends, and is started again")
+            os._exit(NO_FILES)
 
 
 def _end_with_host() -> None:

@@ -254,6 +254,7 @@ class Server:
         try:
             async with asyncio.timeout(FLUSH_S):
                 while any(frontend.connections for frontend in frontends):
+                    self.logs.end_followers()  # those who have come meanwhile
                     for frontend in frontends:
                         frontend.close_idle()
                     await asyncio.sleep(DRAIN_CHECK_S)

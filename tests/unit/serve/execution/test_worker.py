@@ -57,6 +57,19 @@ def test_outputs_that_have_no_room_are_an_error_and_leave_nothing(monkeypatch):
     outputs_arena.close()
 
 
+@pytest.mark.parametrize(("datatype", "element"), [("FP32", np.float32(1)), ("FP32", np.int8(1)), ("BYTES", b"")])
+def test_outputs_that_can_have_no_room_are_not_copied(datatype, element):
+    """An array may be of far more than there is of memory, by one element that it repeats."""
+    descriptor = arena.create(1 << 16)
+    outputs_arena = arena.Arena(descriptor)
+    os.close(descriptor)
+    worker = Worker(None, Said(), None, outputs_arena)
+    repeated = np.broadcast_to(np.array(element), (1, 1 << 58))  # no machine has as many addresses
+    with pytest.raises(ModelError, match="have no room"):
+        worker._placed(model(outputs=(("Y", datatype, (-1,)),)), {"Y": repeated})
+    outputs_arena.close()
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_only_outputs_that_are_not_small_take_room(more):
     descriptor = arena.create(1 << 16)

@@ -31,7 +31,11 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._told = ""  # why the file is not followed
-        self._stamp, self._digests = self._read(flags=0)  # at first it may be a pipe: --token-file <(...)
+        self._read_from, content = self._read(flags=0)  # at first it may be a pipe: --token-file <(...)
+        self._digests = self._parsed(content)
+        if not self._digests:
+            raise self._not_tokens()
+        self._content = _digest(content)
 
     def of(self, authorization: bytes) -> bytes:
         """What knows() takes, for as long as an answer goes on; empty: it is none of the tokens. ``authorization``: the
@@ -47,42 +51,57 @@ class Tokens:
     def refresh(self) -> bool:
         """Follows the file. One that was emptied leaves none, so that nobody comes in; one that is not there, or is not
         valid, leaves the tokens as they were. Whether any has gone."""
-        gone = False
+        had = self._digests
         try:
-            if _stamp(self._path.stat()) != self._stamp:
-                had = self._digests
-                self._stamp, self._digests = self._read(flags=os.O_NONBLOCK)
-                gone = not had <= self._digests
-                level = logging.INFO if self._digests else logging.WARNING
-                logger.log(level, "%s: %d tokens", self._path, len(self._digests))
+            found = self._path.stat()
+            # Not the times of a file: a copy may bring them along, and two changes of a moment may have the same.
+            if stat.S_ISREG(found.st_mode) or _which(found) != self._read_from:
+                self._follow()
             self._told = ""
         except (ConfigError, OSError) as error:
             before, self._told = self._told, str(error)
             if before != self._told:  # not every second
                 logger.error("the tokens are as they were: %s", error)
-        return gone
+        return not had <= self._digests
 
-    def _read(self, *, flags: int) -> tuple[tuple[int, int, int], frozenset[bytes]]:
-        """With O_NONBLOCK among ``flags`` only of a file: nobody is answered while another kind would be waited for."""
+    def _follow(self) -> None:
+        """Raises ConfigError."""
+        read_from, content = self._read(flags=os.O_NONBLOCK)
+        if (digest := _digest(content)) != self._content:
+            self._digests = self._parsed(content)
+            level = logging.INFO if self._digests else logging.WARNING
+            logger.log(level, "%s: %d tokens", self._path, len(self._digests))
+        self._read_from, self._content = read_from, digest
+
+    def _read(self, *, flags: int) -> tuple[tuple[int, int, int], bytes]:
+        """Which file it is, and what is in it. With O_NONBLOCK among ``flags`` only of a file: nobody is answered while
+        another kind would be waited for."""
         path = str(self._path)
         try:
             with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
                 found = os.fstat(file.fileno())
                 if flags and not stat.S_ISREG(found.st_mode):
                     raise ConfigError("not a regular file", path=path, hint="name the file itself")
-                lines = [line.strip() for line in file.read(MAX_BYTES).splitlines()]
+                content = file.read(MAX_BYTES)
         except OSError as error:
             raise ConfigError(f"the tokens cannot be read: {error.strerror}", path=path) from None
         if stat.S_IMODE(found.st_mode) & 0o007:
             raise ConfigError("other users may read the tokens", path=path, hint=f"chmod 600 {quoted(path)}")
+        return _which(found), content
+
+    def _parsed(self, content: bytes) -> frozenset[bytes]:
+        """The tokens in it. Raises ConfigError."""
+        lines = [line.strip() for line in content.splitlines()]
         tokens = [line for line in lines if line and not line.startswith(b"#")]
-        emptied = not tokens and flags  # at the start it is a mistake
-        if not emptied and (not tokens or min(map(len, tokens)) < LEAST or any(b" " in token for token in tokens)):
-            raise ConfigError(
-                f"expected tokens of at least {LEAST} characters without spaces, one a line",
-                path=path, hint="make one with `openssl rand -hex 32`",
-            )  # fmt: skip
-        return _stamp(found), frozenset(map(_digest, tokens))
+        if any(len(token) < LEAST or b" " in token for token in tokens):
+            raise self._not_tokens()
+        return frozenset(map(_digest, tokens))
+
+    def _not_tokens(self) -> ConfigError:
+        return ConfigError(
+            f"expected tokens of at least {LEAST} characters without spaces, one a line",
+            path=str(self._path), hint="make one with `openssl rand -hex 32`",
+        )  # fmt: skip
 
 
 def client_of(peer: str, token: bytes) -> str:
@@ -113,5 +132,6 @@ def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_mtime_ns, found.st_ino, found.st_size
+def _which(found: os.stat_result) -> tuple[int, int, int]:
+    """The file and its kind: a number may be another file's once it is free."""
+    return found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)

@@ -72,6 +72,10 @@ class Client(Protocol):
         """Ends what goes on without an end by a token that is one no more."""
         ...
 
+    def end_endless(self) -> None:
+        """The server ends: so do answers to which nothing is due and that would go on until their client ends them."""
+        ...
+
     def close(self) -> None:
         """Ends it after what is written."""
         ...
@@ -228,8 +232,10 @@ class Server:
             server.close()
 
     def close_idle(self) -> None:
-        """Ends the connections to which no answer is due; a request that is half here is still waited for."""
+        """Ends the connections to which no answer is due; a request that is half here is still waited for. What would
+        go on until its client ends it, such as a stream, is told that the server ends."""
         for connection in list(self.connections):
+            connection.end_endless()
             if connection.idle and connection.began is None:
                 connection.close()
 

@@ -31,6 +31,11 @@ class Handler(Protocol):
         ...
 
     @property
+    def endless(self) -> bool:
+        """Whether it is quiet, and goes on until the client ends it."""
+        ...
+
+    @property
     def full(self) -> bool:
         """Whether no further message is taken now."""
         ...

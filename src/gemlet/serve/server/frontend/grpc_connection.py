@@ -216,6 +216,12 @@ class GrpcConnection(asyncio.Protocol):
             if tokens is not None and call.token and not call.half_closed and not tokens.knows(call.token):
                 call.end(Status.UNAUTHENTICATED, grpc_header.NO_TOKEN)
 
+    def end_endless(self) -> None:
+        """Ends calls whose clients could only wait for a connection that is gone, and would find no status there."""
+        for call in list(self._calls.values()):
+            if call.began is None and call.handler is not None and call.handler.endless:
+                call.end(Status.UNAVAILABLE, grpc_header.ENDING)
+
     def abort(self) -> None:
         """Ends it at once."""
         self._closing = True

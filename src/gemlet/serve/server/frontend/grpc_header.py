@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TRACE_BYTES = 64  # of a traceparent, which has 55
 NO_TOKEN = "expected `authorization: Bearer` in the metadata with one of the server's tokens"
+ENDING = "the server is ending"
 NOT_GRPC = [(b":status", b"415")]
 
 

@@ -53,14 +53,14 @@ class GrpcServer(connections.Server):
         found[f"{SERVICE}/ModelInfer"] = partial(Infer, self)
         found[f"{SERVICE}/ModelStreamInfer"] = partial(InferStream, self)
         for name, procedure in health.procedures(service, SERVICE).items():
-            found[f"{health.SERVICE}/{name}"] = partial(Control, procedure)
+            found[f"{health.SERVICE}/{name}"] = partial(Control, procedure, endless=name == health.ENDLESS)
         self.procedures = {f"/{path}".encode(): begin for path, begin in found.items()}
 
 
 class Single:
     """A call of one message."""
 
-    quiet = full = False
+    quiet = endless = full = False
 
     def __init__(self, call: GrpcCall) -> None:
         self._call = call
@@ -96,9 +96,12 @@ class Single:
 class Control(Single):
     """A call that a task answers."""
 
-    def __init__(self, answer: Callable[[GrpcCall, bytes], Coroutine[Any, Any, None]], call: GrpcCall) -> None:
+    def __init__(
+        self, answer: Callable[[GrpcCall, bytes], Coroutine[Any, Any, None]], call: GrpcCall, *, endless: bool = False
+    ) -> None:
         super().__init__(call)
         self._answer = answer
+        self._endless = endless
 
     def act(self, data: Buffer, encoding: bytes) -> None:
         try:
@@ -108,7 +111,7 @@ class Control(Single):
         except Refusal as refusal:
             self._call.refuse(refusal)
             return
-        self.quiet = True  # what does not end by itself waits for news
+        self.quiet, self.endless = True, self._endless  # what does not end by itself waits for news
         self._call.in_turn(partial(self._answer, self._call, plain), len(plain))
 
 
@@ -264,6 +267,10 @@ class InferStream:
     @property
     def quiet(self) -> bool:
         return not self._behind
+
+    @property
+    def endless(self) -> bool:
+        return self.quiet
 
     @property
     def full(self) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SERVICE = "grpc.health.v1.Health"
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+ENDLESS = "Watch"  # goes on until the client ends it
 LOOK_S = 1.0  # between looks for those who watch
 
 
@@ -97,4 +98,4 @@ def procedures(service: Service, name: str) -> dict[str, Callable[[GrpcCall, byt
                 call.send([told])
             await readiness.news()
 
-    return {"Check": check, "Watch": watch}
+    return {"Check": check, ENDLESS: watch}

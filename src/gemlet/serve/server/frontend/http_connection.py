@@ -283,6 +283,9 @@ class Connection(asyncio.Protocol):
         if tokens and any(each.endless and each.token and not tokens.knows(each.token) for each in self._exchanges):
             self.abort()
 
+    def end_endless(self) -> None:
+        """What follows the log ends with that."""
+
     def abort(self) -> None:
         """Ends it at once."""
         self._closing = True

@@ -73,6 +73,29 @@ def test_a_file_that_is_not_valid_leaves_the_tokens_as_they_were(file, change, c
     assert "the tokens are as they were" in caplog.text
 
 
+def test_a_token_goes_with_the_file_whatever_times_that_has(file):
+    """Tokens are of one length, and a copy may bring its times along; a file written twice in a moment has them too."""
+    tokens, had = Tokens(file), file.stat()
+    digest = tokens.of(f"Bearer {TOKEN}".encode())
+    file.write_text(TOKEN[::-1])
+    os.utime(file, ns=(had.st_atime_ns, had.st_mtime_ns))
+    assert tokens.refresh()
+    assert not tokens.knows(digest)
+    assert tokens.of(f"Bearer {TOKEN[::-1]}".encode())
+
+
+def test_a_file_that_others_may_read_from_now_on_is_told_once(file, caplog):
+    tokens = Tokens(file)
+    file.chmod(0o644)
+    for _ in range(3):
+        assert not tokens.refresh()
+    assert caplog.text.count("other users may read the tokens") == 1
+    file.chmod(0o600)
+    caplog.clear()
+    tokens.refresh()
+    assert not caplog.text
+
+
 def test_a_file_without_tokens_is_an_error_at_the_start(file):
     file.write_text("")
     with pytest.raises(ConfigError, match="expected tokens"):

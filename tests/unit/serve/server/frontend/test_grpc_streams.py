@@ -193,3 +193,62 @@ def test_answers_that_wait_for_others_count_and_go_with_their_stream():
         assert connection._bytes == 0
 
     asyncio.run(run())
+
+
+STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+WATCH = "/grpc.health.v1.Health/Watch"
+
+
+@pytest.mark.parametrize("procedure", [STREAM_INFER, WATCH])
+def test_a_call_that_nobody_would_end_gets_its_status_when_the_server_ends(tmp_path, procedure):
+    """The end of the connection alone is an error without a status for a client, which may not know to try again."""
+
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)))
+        await server.listen_at(str(tmp_path / "grpc"))
+        async with grpc.aio.insecure_channel(f"unix:{tmp_path / 'grpc'}") as channel:
+            call = channel.stream_stream(procedure)(timeout=PATIENCE_S)
+            await call.write(plain(1) if procedure == STREAM_INFER else b"")
+            if procedure == WATCH:
+                await call.done_writing()
+            await call.read()
+            server.drain()
+            async with asyncio.timeout(PATIENCE_S):
+                while server.connections:
+                    server.close_idle()
+                    await asyncio.sleep(0.005)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert await call.details() == "the server is ending"
+        await server.close()
+
+    asyncio.run(run())
+
+
+def test_a_message_that_is_half_here_when_the_server_ends_is_waited_for():
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)))
+        connection, transport = GrpcConnection(server), Transport()
+        connection.connection_made(transport)
+        message = plain(1)
+        framed = b"\0" + len(message).to_bytes(4, "big") + message
+        connection.data_received(PREFACE + frame(1, 4, 1, STREAM) + frame(0, 0, 1, framed[:9]))
+        server.close_idle()
+        assert not transport.closed
+        before = len(transport.written)
+        connection.data_received(frame(0, 0, 1, framed[9:]))
+        await asyncio.sleep(0)
+        assert b"echo" in transport.written[before:]  # its answer
+        server.close_idle()
+        await asyncio.sleep(0)
+        server.close_idle()
+        assert transport.closed
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def plain(number):
+    request = messages.ModelInferRequest(model_name="echo", id=str(number))
+    request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+    request.raw_input_contents.append(b"four")
+    return request.SerializeToString()
