@@ -216,6 +216,7 @@ class Worker:
                     else:
                         memory = self._backend.load(order.model)
                     self._models[order.model.key] = order.model
+                    self._settings.restore()  # a limit that the model set is for it alone
                     _end_without_files()
                     self._channel.send(protocol.Loaded(order.ticket, memory))
                     continue
@@ -228,6 +229,7 @@ class Worker:
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
             except BaseException as error:  # noqa: BLE001  a model's file raises anything, SystemExit too
+                self._settings.restore()
                 _end_without_files()
                 self._channel.send(_failure(order.ticket, error))
 
