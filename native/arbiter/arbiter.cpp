@@ -96,7 +96,7 @@ void Arbiter::State::forget_removed() {
 // passed and nothing was done in it, and events that come often enough would leave no other look.
 Nanoseconds Arbiter::State::begin_told(Nanoseconds now) {
     now = begin(now);
-    told_at = now;
+    heard = now;
     if (now >= observe_at) observe(now);
     return now;
 }

@@ -205,8 +205,8 @@ void Arbiter::State::set_rates_of_lingering(size_t running) {
     for (Lease& lease : leases.all()) {
         if (!lease.is_lingering() || lease.slice == 0.0) continue;
         lease.slice = 1.0 / contexts;
-        if (told_at <= lease.lingers) continue;
-        const auto time = static_cast<double>(told_at - lease.lingers);
+        if (heard <= lease.lingers) continue;
+        const auto time = static_cast<double>(heard - lease.lingers);
         const auto done = static_cast<double>(growth(work_beside(*lease.client), lease.others));
         const double of_others = unsaid - static_cast<double>(lease.client->seen.unsaid());
         const double least = std::clamp(1.0 - (done + of_others) / time, 0.0, 1.0);
