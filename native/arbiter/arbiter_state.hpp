@@ -30,7 +30,7 @@ struct Arbiter::State {
     Contention contention;
     Nanoseconds grace;
     Nanoseconds clock = 0;
-    Nanoseconds heard = 0;                       // when all who run last said what they did
+    Nanoseconds heard = 0;                         // when all who run last said what they did
     Nanoseconds observe_at = 0;                    // the next time
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
     std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
