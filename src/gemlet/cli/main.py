@@ -150,7 +150,9 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911, PLR091
     except click.UsageError as error:
         if isinstance(error, click.BadParameter) and isinstance(error.param, click.Argument) and not error.param_hint:
             error.param_hint = f"'{error.param.human_readable_name.strip('[]')}'"  # of an optional one
-        messages.error(_first_lower(error.format_message()), _hint(error))
+        # Another option that is spelt like it, as --image, is not what was meant.
+        simulated = isinstance(error, click.NoSuchOption) and error.option_name == "--simulate"
+        messages.error(_first_lower(error.message if simulated else error.format_message()), _hint(error))
         return 2
     except click.ClickException as error:
         messages.error(_first_lower(error.format_message()), None)
@@ -183,12 +185,20 @@ def _hint(error: click.UsageError) -> str | None:
         return own
     if isinstance(error, click.NoSuchOption) and error.option_name == "--socket":
         return "put it before the verb: gemlet --socket PATH " + error.ctx.command_path.partition(" ")[2]
-    if isinstance(error, click.NoSuchOption) and error.option_name == "--simulate" and error.ctx.parent is None:
-        return "put it after the verb: gemlet status --simulate"
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--simulate":
+        return _simulated_hint(error.ctx)
     if isinstance(error, click.NoSuchCommand) and error.command_name in OTHER_WORDS:
         return "did you mean " + " or ".join(f"`gemlet {verb}`" for verb in OTHER_WORDS[error.command_name]) + "?"
     what = "commands" if isinstance(error, click.NoSuchCommand) else "options"
     return f"`{error.ctx.command_path} -h` shows the {what}"
+
+
+def _simulated_hint(context: click.Context) -> str:
+    if context.parent is None:
+        return "put it after the verb: gemlet status --simulate"
+    if isinstance(context.command, click.Group):
+        return f"put it at the end: {context.command_path} COMMAND --simulate"
+    return f"leave it out: `{context.command_path}` is the same with and without a simulated machine"
 
 
 def _first_lower(message: str) -> str:

@@ -99,6 +99,8 @@ def _meant(annotations: Mapping[str, str], own: set[str], containers: list[str])
     elif len(containers) == 1:
         own = set(containers)
     elif names.ANNOTATION_MEMORY in annotations or names.ANNOTATION_COMPUTE in annotations:
+        if not containers:
+            raise BadRequest("spec.containers", "is empty", hint="write the container that is to have the share")
         raise BadRequest(
             field,
             f"is missing, with {len(containers)} containers",

@@ -148,6 +148,16 @@ def test_an_option_of_all_verbs_stands_before_the_verb(capsys):
 def test_the_simulated_machine_is_asked_for_after_the_verb(capsys):
     assert main.run(["--simulate", "status"]) == 2
     assert "put it after the verb: gemlet status --simulate" in capsys.readouterr().err
+    assert main.run(["mps", "--simulate", "start"]) == 2
+    assert "put it at the end: gemlet mps COMMAND --simulate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["doctor", "serve"])
+def test_a_verb_without_the_simulated_machine_says_so(capsys, verb):
+    assert main.run([verb, "--simulate"]) == 2
+    said = capsys.readouterr().err
+    assert f"hint: leave it out: `gemlet {verb}` is the same with and without a simulated machine\n" in said
+    assert "mean" not in said, "no other option is like it"
 
 
 def test_all_errors_of_a_file_are_printed(capsys, tmp_path):

@@ -483,6 +483,13 @@ def test_bad_amounts_name_the_field_and_the_hint(annotations, cluster, text):
         patch(pod(annotations), cluster)
 
 
+@pytest.mark.parametrize("cluster", [SLOTS, UNITS, DRA])
+def test_a_pod_without_containers_is_told_so(cluster):
+    """The apiserver asks before it looks for any: what is not understood would be an error of the webhook."""
+    with pytest.raises(BadRequest, match=r"^spec\.containers: is empty; "):
+        patch(pod(SHARE) | {"spec": {"containers": []}}, cluster)
+
+
 def test_an_init_container_has_no_share_of_its_own():
     seen = pod({}, initContainers=[{"name": "i"} | SLOT])
     with pytest.raises(BadRequest, match=r"initContainers\[0\].*in a container"):

@@ -178,6 +178,18 @@ async def test_a_claim_from_prepare_to_unprepare(setup, kubelet):
 
 
 @scenario
+async def test_a_request_with_alternatives_is_called_as_containers_call_it(setup, kubelet):
+    """The scheduler says gpu/large of what a container can only call gpu; the kubelet compares the two as they are, and
+    starts a container of which it finds nothing without the share."""
+    claim = allocated("u1")
+    claim["status"]["allocation"]["devices"]["results"][0]["request"] = "gpu/large"
+    setup.put(claim)
+    for _ in range(2):  # also of one that is open already
+        (device,) = (await kubelet.prepare(("u1", "u1")))["u1"].devices
+        assert list(device.request_names) == ["gpu"]
+
+
+@scenario
 async def test_a_share_knows_the_container_that_uses_it(setup, kubelet):
     """By which annotations of one container are found, and metrics are labelled."""
     both = pod("u1")
