@@ -7,6 +7,13 @@
 
 namespace gemlet::arbiter {
 
+namespace {
+
+// So many groups choose at a time who goes for whom, each by a look at all members; others wait for their turn.
+constexpr size_t kMostHeads = 16;
+
+}  // namespace
+
 void Residency::settle(Nanoseconds now) {
     stale_ = true;
     next_ = kNever;
@@ -85,9 +92,9 @@ bool Residency::fits(const Member& member, const Leaving& without) const {
     return true;
 }
 
-bool Residency::fits_alone(const Member& member, Total extra) const {
+bool Residency::fits_alone(const Member& member) const {
     for (const Scope& scope : scopes_of(member))
-        if (extra + member.movable > room(scope)) return false;
+        if (member.movable > room(scope)) return false;
     return true;
 }
 
@@ -299,13 +306,18 @@ bool Residency::is_passed_by(const Member& member, Nanoseconds now) const {
     return member.asked_at != kNever && member.seen != member.number && now >= member.asked_at + p_.answer;
 }
 
+bool Residency::share_a_limit(const Member& a, const Member& b) const {
+    refresh();
+    return capacity_ != kUnlimited || (a.group == b.group && a.of && a.of->resident != kUnlimited);
+}
+
 // One that has nothing is in at any time, and takes room that is free without a turn. A new epoch for it would put
 // off those who wait: two that free all they have, one after the other, or programs that come and end, would keep
 // them out for ever.
 bool Residency::comes_after_another(const Member& member, Nanoseconds now) const {
     return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
         const Member& other = entry.second;
-        const bool waits = !other.in && !other.gone && other.queued != kNever;
+        const bool waits = !other.in && !other.gone && other.queued != kNever && share_a_limit(member, other);
         return waits && (pinned(other) || !pinned(member)) && fits_alone(other) && !is_passed_by(other, now);
     });
 }
@@ -348,18 +360,20 @@ void Residency::let_in(Nanoseconds now) {
     const auto forget_answer = [](Member& m) {
         if (m.seen == m.number) m.asked_at = kNever;
     };
-    const Member* head = nullptr;  // the first that has to wait
-    Total since = 0;               // of those that are in and came since it waits
-    bool head_hesitates = false;   // so that who comes next is asked by now: as many may be stopped
+    std::vector<Head> heads;
+    Total of_heads = 0;
     for (Member* m : in_turn(std::move(queue))) {
         if (!fits_alone(*m)) continue;  // a limit fell, or it had more when it came: it must not stop the others
         if (is_passed_by(*m, now)) continue;
         const bool lacks = !all_fit && m->movable > m->committed;
-        if (head) {
+        const bool too_many = heads.size() >= kMostHeads;
+        const auto is_before = [&](const Head& head) { return too_many || is_behind(*m, *head.member, of_heads); };
+        if (const auto first = std::find_if(heads.begin(), heads.end(), is_before); first != heads.end()) {
             // A client may pass one that waits only if it will not be in its way: together with it, and with the
             // clients that came in since.
-            if (!fits(*m) || !fits_alone(*head, since + m->movable)) {
-                if (!head_hesitates)
+            const auto makes_way = [&](const Head& head) { return !is_before(head) || head.makes_way(*this, *m); };
+            if (!fits(*m) || !std::all_of(first, heads.end(), makes_way)) {
+                if (!first->hesitates)
                     forget_answer(*m);
                 else if (lacks && m->asked_at == kNever)
                     ask(*m, now, true);
@@ -367,21 +381,23 @@ void Residency::let_in(Nanoseconds now) {
             }
             if (lacks && !is_there(*m, now)) continue;
             enter(*m, now);
-            if (m->entered > head->queued) since += m->movable;
+            for (Head& head : heads) head.see(*m);
             continue;
         }
         Nanoseconds soonest = kNever;
         const auto out = who_goes_for(*m, now, soonest);
         const bool waits_for_answer = out && lacks && !is_there(*m, now);
+        bool hesitates = false;
         if (waits_for_answer) {
-            head_hesitates = now >= m->asked_at + p_.hesitates;
-            soonest = m->asked_at + (head_hesitates ? p_.answer : p_.hesitates);
+            hesitates = now >= m->asked_at + p_.hesitates;
+            soonest = m->asked_at + (hesitates ? p_.answer : p_.hesitates);
         }
         if (!out) forget_answer(*m);
         if (!out || waits_for_answer) {
-            head = m;
+            Head& head = heads.emplace_back(Head{m, hesitates});
+            of_heads += m->movable;
             for (const auto& [id, other] : members_)
-                if (other.in && other.entered > head->queued) since += other.movable;
+                if (other.in) head.see(other);
             next_ = std::min(next_, soonest);
             continue;
         }
@@ -390,7 +406,32 @@ void Residency::let_in(Nanoseconds now) {
             if (other->movable == 0) enter(*other, now);  // it only kept room
         }
         enter(*m, now);
+        for (Head& head : heads) head.see(*m);
     }
+}
+
+// It is of the other's limited group, or they may want the same room of the device: there is not enough beside what
+// is in for it and all that wait before it. Others do not wait for each other: groups may each have a limit of their
+// own, and the device room for all of them.
+bool Residency::is_behind(const Member& member, const Member& head, Total of_heads) const {
+    if (member.group == head.group && head.of && head.of->resident != kUnlimited) return true;
+    return capacity_ != kUnlimited &&
+           device_.in + device_.kept + of_heads + member.movable > left_of(capacity_, device_.fixed);
+}
+
+void Residency::Head::see(const Member& comes) {
+    if (comes.entered <= member->queued) return;
+    since += comes.movable;
+    if (comes.group == member->group) since_of_group += comes.movable;
+}
+
+bool Residency::Head::makes_way(const Residency& all, const Member& comes) const {
+    for (const Scope& scope : all.scopes_of(*member)) {
+        const bool counts = !scope.is_group || comes.group == member->group;
+        const Total passed = (scope.is_group ? since_of_group : since) + (counts ? comes.movable : 0);
+        if (passed + member->movable > room(scope)) return false;
+    }
+    return true;
 }
 
 // Memory that residents leave free stays with the clients that have it, the next in turn first, because it would

@@ -227,6 +227,14 @@ class Residency {
             if (leaves.group == comes.group) of_group -= Total(leaves.movable) + leaves.kept;
         }
     };
+    // One that has to wait, and what came in since: of all, and of its group.
+    struct Head {
+        const Member* member;
+        bool hesitates = false;  // so that who comes next is asked by now: as many may be stopped
+        Total since = 0, since_of_group = 0;
+        void see(const Member& comes);
+        bool makes_way(const Residency& all, const Member& comes) const;
+    };
     // Who wants to be on the device: what the length of an epoch follows from.
     struct Demand {
         double shares = 0, count = 0, waiting = 0, largest = 0;
@@ -256,7 +264,7 @@ class Residency {
     static uint64_t room(const Scope& scope, const Member* asks = nullptr);  // for movable memory
     bool fits(const Member& member, const Leaving& without) const;           // with everybody in but those
     bool fits(const Member& member) const { return fits(member, Leaving()); }
-    bool fits_alone(const Member& member, Total extra = 0) const;  // with nobody else in
+    bool fits_alone(const Member& member) const;  // with nobody else in
     bool fits_beside_pinned(const Member& member) const;
     static bool holds_all(const Scope& scope);  // everything that counts against it
     bool everything_fits() const;
@@ -274,6 +282,8 @@ class Residency {
     bool is_there(Member& member, Nanoseconds now) const;
     void ask(Member& member, Nanoseconds now, bool early) const;
     bool is_passed_by(const Member& member, Nanoseconds now) const;
+    bool share_a_limit(const Member& a, const Member& b) const;
+    bool is_behind(const Member& member, const Member& head, Total of_heads) const;
     bool comes_after_another(const Member& member, Nanoseconds now) const;
     void set_in(Member& member, bool in);
     void put_out(Member& member, Nanoseconds now);
