@@ -211,6 +211,8 @@ void Arbiter::State::set_rates_of_lingering() {
         if (lease.client->present == lease.serial) lingering.emplace_back(most(lease), &lease);
     }
     contexts += std::ssize(lingering);
+    if (contexts == 1)  // nobody else does anything now, whatever others did before
+        for (auto& [limit, lease] : lingering) limit = 1.0;
     std::sort(lingering.begin(), lingering.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     double left = 1.0;
     for (const auto& [limit, lease] : lingering) {

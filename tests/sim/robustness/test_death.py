@@ -94,8 +94,8 @@ def test_a_process_does_not_pay_for_a_turn_that_it_was_granted_while_it_was_stop
                 break
             stopped.send_signal(signal.SIGCONT)
             time.sleep(0.003)
-        used = served.time("a")
-        eventually(lambda used=used: served.time("a") > used + 1)
+        used, rounds = served.time("a"), other.rounds()
+        eventually(lambda rounds=rounds: other.rounds() > rounds + 1000)  # of a millisecond
         n = stopped.rounds()
         stopped.send_signal(signal.SIGCONT)
         eventually(lambda n=n: stopped.rounds() > n + 1)
