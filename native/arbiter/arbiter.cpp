@@ -92,21 +92,11 @@ void Arbiter::State::forget_removed() {
     if (remembered > kMostRemembered) forget(*least);
 }
 
-// What the clients say that they did, before the event changes who has the device.
-void Arbiter::State::hear(Nanoseconds now) {
-    now = std::max(now, clock);
-    for (Lease& lease : leases.all()) {
-        const Observation::Done done = lease.client->seen.done(lease.granted, now);
-        if (done.work > 0) leases.worked(lease, done, now);
-    }
-}
-
 // Only an event before which all who run have said what they did: to look at any other would be to find that time has
 // passed and nothing was done in it, and events that come often enough would leave no other look.
 Nanoseconds Arbiter::State::begin_told(Nanoseconds now) {
-    hear(now);
     now = begin(now);
-    heard_at = now;
+    heard = now;
     if (now >= observe_at) observe(now);
     return now;
 }
@@ -133,10 +123,10 @@ void Arbiter::State::expire(Nanoseconds now) {
             continue;
         }
         if (!lease.runs() && !lease.is_lingering() && !lease.sliced && now - lease.end >= p.grace)
-            leases.linger(lease, now);
+            leases.linger(lease, work_beside(*lease.client), now);
         if (lease.occupies() && lease.deadline != kNever && now - lease.deadline >= grace) {
             lease.overdue = true;
-            leases.linger(lease, now);
+            leases.linger(lease, work_beside(*lease.client), now);
             recount(static_cast<Members&>(*lease.group));
         }
         ++i;
@@ -312,7 +302,6 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mp
 
 void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     State& s = *state_;
-    s.hear(now);
     now = s.begin(now);
     Client* client = s.find(id);
     if (!client) return;
@@ -328,6 +317,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, s.ends(*lease, now), now);
     s.unpark(*client);
     std::erase(group.members, client);
+    if (client->sm >= 1.0) s.work_of_gone = sum_of(s.work_of_gone, client->seen.work());
     s.clients.erase(id);
     ++s.changes;
     s.recount(group);
@@ -406,7 +396,8 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         // One that went on for its peers stops when it has submitted what they wait for, whichever slot it is.
         const bool leaves = reason == StopReason::kDeadline && lease->submissions == 0;
         if (leaves) client->left_slot = lease->slot;
-        if (tail > s.p.hardware_turn && !lease->is_lingering() && !lease->sliced) s.leases.linger(*lease, now);
+        if (tail > s.p.hardware_turn && !lease->is_lingering() && !lease->sliced)
+            s.leases.linger(*lease, s.work_beside(*client), now);
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
@@ -422,7 +413,6 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
 
 void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now, bool earlier) {
     State& s = *state_;
-    s.hear(now);
     now = s.begin(now);
     Client* client = s.find(id);
     // Without a lease that drains it is no news: a turn that ended idle was over when it stopped.
@@ -446,7 +436,7 @@ Nanoseconds Arbiter::next_event() const {
     };
     for (const Lease& lease : s.leases.all()) {
         if (!lease.runs())
-            consider(lease.is_lingering() ? lease.stopped + s.p.debt_max : lease.end + s.p.grace);
+            consider(lease.end + s.p.grace);
         else if (!lease.overdue && lease.deadline != kNever)
             consider(lease.deadline + s.grace);
     }

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "arbiter/arbiter.hpp"
@@ -31,7 +30,7 @@ struct Arbiter::State {
     Contention contention;
     Nanoseconds grace;
     Nanoseconds clock = 0;
-    Nanoseconds heard_at = 0;                      // when all who run last said what they did
+    Nanoseconds heard = 0;                         // when all who run last said what they did
     Nanoseconds observe_at = 0;                    // the next time
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
     std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
@@ -43,12 +42,11 @@ struct Arbiter::State {
     Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
     uint64_t ignored = 0;
     uint64_t standings_changed = 0;
+    Nanoseconds work_of_gone = 0;  // of clients that needed all multiprocessors
     Reservation reservation;
     uint64_t changes = 0;                           // of the groups that have clients
     Groups everyone;                                // the groups there are, without gaps
     Groups waiting, fitting, hurrying, contenders;  // scratch, kept for their memory
-    // Those that pay, with the most that each may; scratch, too, and valid in set_rates() only.
-    std::vector<std::pair<double, Lease*>> lingering;
     struct Around {
         size_t running = 0;  // leases
         size_t loud = 0;     // groups that were busy of late
@@ -61,7 +59,6 @@ struct Arbiter::State {
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
     Nanoseconds begin_told(Nanoseconds now);
-    void hear(Nanoseconds now);
     void comes(Client& client);
     void forget(Members& group);
     void forget_removed();
@@ -92,6 +89,7 @@ struct Arbiter::State {
     Conditions conditions_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds window_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
+    Nanoseconds work_beside(const Client& client) const;
     // When the work of one that stopped is over, as far as is known without its word.
     static Nanoseconds ends(const Lease& lease, Nanoseconds now) {
         return lease.is_lingering() ? now : std::min(lease.end, now);
@@ -126,7 +124,7 @@ struct Arbiter::State {
     bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
     void separate(Nanoseconds now);
     void set_rates(Nanoseconds now);
-    void set_rates_of_lingering();
+    void set_rates_of_lingering(size_t running);
     double use_of(const Lease& lease, size_t running, double presumed) const;
 
     // parking.cpp: tokens that their clients may take without asking.

@@ -62,7 +62,6 @@ struct Client {
     uint64_t left_slot = 0;     // the last slot of its gang whose end it stopped for
     double speed = -1.0;        // against alone, averaged over the last second or so; below 0: unknown
     Lease* lease = nullptr;     // that runs; valid in observe() only
-    uint64_t present = 0;       // serial of the lease that pays for what it does now; as of the last set_rates()
     bool by_right = false;      // its parked token stays while others of a lower class hold theirs
     uint64_t unparked_for = 0;  // serial of the lease for which its parked token was taken away, and when
     Nanoseconds unparked_at = 0;

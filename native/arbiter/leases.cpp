@@ -70,37 +70,20 @@ void Leases::stop(Lease& lease, Nanoseconds tail, Nanoseconds now) {
     if (open > 2) finish(*draining(lease.client), draining(lease.client)->end, now);
 }
 
-void Leases::linger(Lease& lease, Nanoseconds now) {
+void Leases::linger(Lease& lease, Nanoseconds work_of_others, Nanoseconds now) {
     charge(now);
     if (lease.runs()) lease.end = now;
-    if (lease.end < now && !followed(lease)) move_end(lease, now);  // nobody else had that time
+    if (!followed(lease)) lease.lingered = std::max<Nanoseconds>(0, now - lease.end);  // nobody else had that time
     for (Lease& other : leases_)
         if (follows(other, lease)) other.not_before = std::max(other.not_before, std::min(lease.end, now));
     lease.lingers = now;
+    lease.others = work_of_others;
     find_starts();
-}
-
-// A kernel that began before another one lingers was done in part before, too: at full speed until its own client
-// lingered, if it does, and evenly since.
-void Leases::worked(Lease& lease, Observation::Done done, Nanoseconds now) {
-    const Nanoseconds sum = lease.done + done.work;
-    if (lease.is_lingering()) {
-        done.work = std::clamp<Nanoseconds>(sum - lease.before(), 0, done.work);
-        done.since = std::max(done.since, lease.lingers);
-    }
-    if (!lease.is_lingering() || lease.client->present == lease.serial) lease.done = sum;
-    for (Lease& other : leases_) {
-        if (!other.is_lingering() || other.client == lease.client || other.sm + lease.sm <= kFull) continue;
-        const Nanoseconds since = std::max(done.since, other.lingers);
-        if (since >= now) continue;
-        const double part = static_cast<double>(now - since) / static_cast<double>(now - done.since);
-        other.others += static_cast<Nanoseconds>(part * static_cast<double>(done.work));
-    }
 }
 
 void Leases::forgive(Lease& lease, Nanoseconds since, Nanoseconds now) {
     charge(now);
-    lease.lingered = lease.done = lease.others = 0;
+    lease.lingered = 0;
     lease.lingers = now;
     move_end(lease, since);
     charge(now);
@@ -111,7 +94,6 @@ void Leases::finish(Lease& lease, Nanoseconds at, Nanoseconds now) {
         charge(now);
         const Nanoseconds late = std::clamp<Nanoseconds>(now - at, 0, now - lease.lingers);
         lease.lingered -= static_cast<Nanoseconds>(lease.slice * static_cast<double>(late));
-        lease.lingered = std::max(lease.lingered, said(lease, now));
         lease.lingers = kNever;
         charge(lease, now);
         leases_.erase(leases_.begin() + (&lease - leases_.data()));
@@ -142,7 +124,7 @@ void Leases::slice(Lease& lease, Nanoseconds now) {
     charge(now);
     lease.serial = ++serial_;
     lease.from = lease.not_before = now;
-    lease.charged = lease.spared = lease.done = 0;
+    lease.charged = lease.spared = lease.lingered = 0;
     lease.sliced = true;
 }
 
@@ -154,7 +136,7 @@ void Leases::forget(const Group* group) {
 void Leases::find_starts() {
     stopping_.clear();
     for (const Lease& lease : leases_)
-        if (!lease.runs() && !lease.is_lingering()) stopping_.push_back(&lease);
+        if (!lease.runs()) stopping_.push_back(&lease);
     for (Lease& lease : leases_) {
         Nanoseconds from = lease.not_before;
         for (const Lease* before : stopping_) {
@@ -209,14 +191,9 @@ Nanoseconds Leases::lingers(const Lease& lease, Nanoseconds now) const {
     return static_cast<Nanoseconds>(lease.slice * static_cast<double>(std::max<Nanoseconds>(0, now - now_)));
 }
 
-// What it says that it did, as far as the others left time for that.
-Nanoseconds Leases::said(const Lease& lease, Nanoseconds now) {
-    return std::min(lease.done - lease.before(), now - lease.lingers - lease.others);
-}
-
 Nanoseconds Leases::due(const Lease& lease, Nanoseconds now) const {
     Nanoseconds lingered = lease.lingered;
-    if (lease.is_lingering()) lingered = std::max({lease.presumed, lingered + lingers(lease, now), said(lease, now)});
+    if (lease.is_lingering()) lingered = std::max(lease.presumed, lingered + lingers(lease, now));
     const Nanoseconds until = lease.runs() && !lease.is_lingering() ? now : lease.end;
     return lingered + std::max<Nanoseconds>(0, until - lease.from - lease.spared - spared(lease, now));
 }

@@ -6,8 +6,7 @@
 //
 // A client that does not stop in time, or not drain, lingers. It may have kernels that take long: the hardware slices
 // these with what the others do, so all pay for equal parts. Or its host has no time for it: as far as the others
-// say that they did more than their slices, it pays for less. That they did less shows only when it says itself that
-// it did more: who says little does not make others pay.
+// were seen to do more than their slices, it pays for less.
 //
 // When some that co-ran must take turns, all of them still have work on the device, and the hardware slices it: until
 // those that stop have drained, each pays for an equal part. What was before is charged by then.
@@ -19,7 +18,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "arbiter/observation.hpp"
 #include "arbiter/policies/policy.hpp"
 
 namespace gemlet::arbiter {
@@ -55,7 +53,6 @@ struct Lease {
     Nanoseconds stopped = kNever;  // kNever: runs
     Nanoseconds end = kNever;      // when its work drained, or is thought to drain
     Nanoseconds charged = 0;
-    Nanoseconds done = 0;    // work, by its own counters
     double rate = 1.0;       // part of the time that it is charged for; changes right after a charge()
     Nanoseconds spared = 0;  // of its time so far it is not charged for
     // Co-running.
@@ -78,7 +75,7 @@ struct Lease {
     double slice = 0.0;        // part of the time since the last charge
     Nanoseconds lingered = 0;  // so much
     Nanoseconds presumed = 0;  // ... or this, if that is more, until it has drained
-    Nanoseconds others = 0;    // work that others did since then, by their counters
+    Nanoseconds others = 0;    // work that others had done by then
 
     // Turns after this one that are over, but may have been charged for time in which this one still drained.
     struct Later {
@@ -90,7 +87,6 @@ struct Lease {
 
     bool runs() const { return stopped == kNever; }
     bool is_lingering() const { return lingers != kNever; }
-    Nanoseconds before() const { return std::max<Nanoseconds>(0, end - from - spared); }  // is charged until `end`
     bool occupies() const { return runs() && !overdue; }
     bool in_the_way() const { return occupies() && !catches_up; }
     Turn turn() const { return {group, granted, deadline}; }
@@ -108,9 +104,8 @@ class Leases {
     Lease* draining(const Client* client);                       // the oldest
     Lease* newest(const Client* client);                         // draining or not
     void stop(Lease& lease, Nanoseconds tail, Nanoseconds now);  // may move or forget leases: `lease` is invalid then
-    void linger(Lease& lease, Nanoseconds now);                  // it has not stopped, or drained
-    void worked(Lease& lease, Observation::Done done, Nanoseconds now);  // its client, by its own counters
-    void forgive(Lease& lease, Nanoseconds since, Nanoseconds now);      // one that lingered used nothing since then
+    void linger(Lease& lease, Nanoseconds work_of_others, Nanoseconds now);  // it has not stopped, or drained
+    void forgive(Lease& lease, Nanoseconds since, Nanoseconds now);  // one that lingered used nothing since then
     void finish(Lease& lease, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the lease
     void forget(const Group* group);                             // the group is about to go
     void charge(Nanoseconds now);                                // everyone, up to now
@@ -118,6 +113,12 @@ class Leases {
 
     Nanoseconds due(const Lease& lease, Nanoseconds now) const;  // what it owes in all, whether charged by now or not
 
+    // Its client runs again, in another lease.
+    bool runs_again(const Lease& lease) const {
+        return std::any_of(leases_.begin(), leases_.end(), [&](const Lease& other) {
+            return &other != &lease && other.client == lease.client && other.runs();
+        });
+    }
     bool followed(const Lease& lease) const;  // by one that had to wait for its drain
 
     double occupied() const;                              // fraction of the multiprocessors
@@ -133,7 +134,6 @@ class Leases {
     void find_starts();
     void move_start(Lease& lease, Nanoseconds from);
     void move_end(Lease& lease, Nanoseconds end);
-    static Nanoseconds said(const Lease& lease, Nanoseconds now);
     Nanoseconds since_charge(const Lease& lease, Nanoseconds now) const;
     Nanoseconds spared(const Lease& lease, Nanoseconds now) const;   // since the last charge
     Nanoseconds lingers(const Lease& lease, Nanoseconds now) const;  // ... it is charged for

@@ -1,7 +1,6 @@
 #include "arbiter/observation.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace gemlet::arbiter {
 namespace {
@@ -19,6 +18,7 @@ constexpr double kQueueingMost = 50e3;
 // not believed beyond that: a kernel may take longer than its estimate.
 constexpr double kStarting = 6e3;
 // Kernels of a program that run at the same moment, at most: what it claims beyond that is not so.
+constexpr double kKeptUnsaid = 0.95;  // of what was found once, with each that is found
 constexpr double kMostAtATime = 128.0;
 
 // How much of the time two are busy beside each other that alone are so for kWorthTurns. At that part of looks that
@@ -40,15 +40,6 @@ void Observation::say(const Progress& progress) {
     said_.awaited = std::max(said_.awaited, progress.awaited);
 }
 
-Observation::Done Observation::done(Nanoseconds granted, Nanoseconds now) {
-    held_ += std::max<Nanoseconds>(0, now - std::max(std::exchange(counted_at_, now), granted));
-    const Nanoseconds more = said_.work - std::exchange(counted_, said_.work);
-    if (more == 0) return {};
-    const Nanoseconds work = std::min(more, held_ - believed_);
-    believed_ += work;
-    return {work, std::max(std::exchange(grew_at_, now), granted)};
-}
-
 Rates Observation::take(Nanoseconds time, double samples) {
     Rates r;
     r.time = static_cast<double>(std::max<Nanoseconds>(time, 0));
@@ -58,6 +49,8 @@ Rates Observation::take(Nanoseconds time, double samples) {
     r.work = std::min(static_cast<double>(said_.work - taken_.work), kMostAtATime * r.time);
     r.launches = static_cast<double>(said_.launches - taken_.launches);
     taken_ = said_;
+    // More than it can have done since: kernels that have been running for longer.
+    if (r.work > 0.0) unsaid_ = std::max(r.work - r.time, kKeptUnsaid * unsaid_);
     for (double* sum : {&r.samples, &r.busy, &r.awaited}) *sum *= samples;
     if (r.samples > 0.0) {
         const double found = 1.0 - (1.0 + kEmpty) * (r.samples - r.busy) / r.samples;

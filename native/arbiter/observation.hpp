@@ -42,13 +42,11 @@ class Observation {
 
     Nanoseconds work() const { return said_.work; }  // in all
     uint64_t launches() const { return said_.launches; }
-
-    // What it did since the last call, and since when, if it has had the device from `granted` on. It says of a
-    // kernel when that is complete, and what it claims beyond the time for which it had the device is not so.
-    struct Done {
-        Nanoseconds work = 0, since = 0;
-    };
-    Done done(Nanoseconds granted, Nanoseconds now);
+    // So much of its work may be done and not said yet: it says of a kernel when that is complete.
+    Nanoseconds unsaid() const {
+        const Nanoseconds each = said_.work / static_cast<Nanoseconds>(std::max<uint64_t>(said_.launches, 1));
+        return std::min(std::max(each, static_cast<Nanoseconds>(unsaid_)), kLongest);
+    }
 
     // What happened since the last call, of which it held the token for `time`. A look counts as so many `samples`.
     Rates take(Nanoseconds time, double samples = 1.0);
@@ -117,16 +115,15 @@ class Observation {
     void happened(const Rates& rates);
     double stalled(const Rates& rates) const;
 
+    static constexpr Nanoseconds kLongest = 1'000'000'000;  // kernel; that it has longer ones is not believed
     static constexpr double kTogetherTime = 200e6;
     static constexpr uint64_t kBegun = 200;  // samples
     static constexpr double kFilled = 20.0;
     static constexpr double kBusyRank = 0.9;
 
     Progress said_, taken_;
-    Nanoseconds counted_ = 0, counted_at_ = 0;  // of its work, by done()
-    Nanoseconds grew_at_ = 0;                   // when that was more than before
-    Nanoseconds held_ = 0, believed_ = 0;       // time for which it had the device, and work that it did in it
-    Rates alone_, freely_, undisturbed_;        // the others: of the first what was so
+    double unsaid_ = 0.0;
+    Rates alone_, freely_, undisturbed_;  // the others: of the first what was so
     Rates beside_, together_, lately_, habit_, recently_;
     double queueing_ = 4'000.0;  // ns that a launch is queued and does not run; at first as on an H200
     bool queueing_seen_ = false, presumes_queueing_ = true;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "arbiter/arbiter_state.hpp"
+#include "arbiter/counters.hpp"
 
 namespace gemlet::arbiter {
 namespace {
@@ -189,42 +190,29 @@ double Arbiter::State::use_of(const Lease& lease, size_t running, double presume
     return std::max(kLeastRate, seen.use_alone());
 }
 
-// The hardware slices what lingers with what runs, so all have equal parts, unless the others say that they did more:
-// what lingers is stopped, and its part is theirs.
-void Arbiter::State::set_rates_of_lingering() {
-    auto& all = leases.all();
-    for (const Lease& lease : all) lease.client->present = 0;
-    for (const Lease& lease : all)
-        if (lease.runs() || lease.is_lingering())
-            lease.client->present = std::max(lease.client->present, lease.serial);
-    const auto most = [this](const Lease& lease) {
-        if (heard_at <= lease.lingers) return 1.0;
-        const double others = static_cast<double>(lease.others) / static_cast<double>(heard_at - lease.lingers);
-        return std::max(0.0, 1.0 - others);
-    };
-    std::ptrdiff_t contexts = 0;
-    lingering.clear();
-    for (Lease& lease : all) {
-        contexts += lease.in_the_way() && !lease.is_lingering();
+// The hardware slices what lingers with what runs, so all have equal parts, unless the others say that they did more,
+// or less: what lingers is stopped, or they pause. What they have not said yet may be either.
+void Arbiter::State::set_rates_of_lingering(size_t running) {
+    auto contexts = static_cast<double>(running);
+    for (Lease& lease : leases.all()) {
         if (!lease.is_lingering()) continue;
-        lease.slice = 0.0;
-        if (lease.client->present == lease.serial) lingering.emplace_back(most(lease), &lease);
+        lease.slice = leases.runs_again(lease) ? 0.0 : 1.0;
+        contexts += lease.slice;
     }
-    contexts += std::ssize(lingering);
-    if (contexts == 1)  // nobody else does anything now, whatever others did before
-        for (auto& [limit, lease] : lingering) limit = 1.0;
-    std::sort(lingering.begin(), lingering.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    double left = 1.0;
-    for (const auto& [limit, lease] : lingering) {
-        lease->slice = std::min(limit, left / static_cast<double>(contexts--));
-        left -= lease->slice;
-        if (lease->sm >= 1.0) continue;
-        // Under MPS, only with those that do not fit beside it.
-        const auto slices = std::count_if(all.begin(), all.end(), [&](const Lease& other) {
-            const bool works = other.in_the_way() || (other.is_lingering() && other.client->present == other.serial);
-            return works && other.client != lease->client && other.sm + lease->sm > kFull;
-        });
-        lease->slice = std::min(limit, 1.0 / static_cast<double>(1 + slices));
+    if (contexts == static_cast<double>(running)) return;
+    double unsaid = 0.0;
+    for (const auto& [id, client] : clients) unsaid += static_cast<double>(client->seen.unsaid());
+    for (Lease& lease : leases.all()) {
+        if (!lease.is_lingering() || lease.slice == 0.0) continue;
+        lease.slice = 1.0 / contexts;
+        if (heard <= lease.lingers || contexts <= 1.0) continue;  // nobody else does anything now
+        const auto time = static_cast<double>(heard - lease.lingers);
+        const auto done =
+            static_cast<double>(static_cast<uint64_t>(growth(work_beside(*lease.client), lease.others)));
+        const double of_others = unsaid - static_cast<double>(lease.client->seen.unsaid());
+        const double most = std::clamp(1.0 - (done - of_others) / time, 0.0, 1.0);
+        const double least = std::clamp(1.0 - (done + of_others) / time, 0.0, most);
+        lease.slice = std::clamp(lease.slice, least, most);
     }
 }
 
@@ -282,15 +270,13 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     const bool slicing = std::any_of(all.begin(), all.end(), [&](const Lease& lease) {
         return lease.sliced && (!lease.runs() || lease.latest <= now) && now - lease.not_before <= p.cycle_max;
     });
-    set_rates_of_lingering();
-    double slices = 0.0;
-    for (const auto& [most, other] : lingering) slices += other->slice;
+    set_rates_of_lingering(running);
     const auto beside_lingering = [&](const Lease& lease) {
-        double beside = lease.sm < 1.0 ? 0.0 : slices;
-        if (lease.sm < 1.0)
-            for (const auto& [most, other] : lingering)
-                beside += other->client != lease.client && other->sm + lease.sm > kFull ? other->slice : 0.0;
-        return std::max(1.0 - beside, kLeastRate);
+        double left_by_them = 1.0;
+        for (const Lease& other : all)
+            if (other.is_lingering() && other.client != lease.client && other.sm + lease.sm > kFull)
+                left_by_them -= other.slice;
+        return std::max(left_by_them, kLeastRate);
     };
     for (Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;

@@ -239,6 +239,14 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     return c;
 }
 
+// What all others that need its multiprocessors have done so far, by their own counters.
+Nanoseconds Arbiter::State::work_beside(const Client& client) const {
+    Nanoseconds work = work_of_gone;
+    for (const auto& [id, other] : clients)
+        if (other.get() != &client && other->sm + client.sm > kFull) work = sum_of(work, other->seen.work());
+    return work;
+}
+
 // The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
 // the hardware runs the next one for a whole slice before the tail goes on. A drain late by about one such turn, or
 // several, was not the tail's time but that of others.

@@ -19,7 +19,7 @@ def test_a_minimum_is_kept_beside_several(kernels, minimum):
     long as they ran."""
     others = [ProgramSpec(kernel=ms * MS) for ms in kernels]
     shared = Shared(({"min": minimum}, ProgramSpec(kernel=100 * US)), *others, seconds=9)
-    assert min(shared.speeds(0, window=4 * SECOND)) >= 0.75 * minimum  # a turn of the others takes up to 0.9 s
+    assert min(shared.speeds(0, window=4 * SECOND)) >= 0.8 * minimum  # a turn of the others takes up to 0.9 s
 
 
 def test_one_that_pauses_has_most_of_its_minimum_beside_several():

@@ -171,7 +171,6 @@ def test_a_holder_that_does_not_stop_no_longer_keeps_others_waiting_and_goes_on_
     assert 2 in s.holders
     assert s.usage("a")["reason"] == "was told to stop and still runs"
     at_work(s, 7, 0.0)
-    s.progress(1, end + 10)
     s.stop(1)
     assert s.used("a") == pytest.approx(end + 10, abs=1)
 
@@ -200,8 +199,7 @@ def late_beside(scene, part):
 @pytest.mark.parametrize("part", [0.0, 0.4, 0.9, 1.0])
 def test_one_that_does_not_stop_does_not_pay_for_what_others_do(scene, part):
     s, end = late_beside(scene, part)
-    # For 3 ms the other one had to wait. That it did less than its slices is its own word only.
-    its_own = end + 3 + 100 * (1 - max(part, 0.5))
+    its_own = end + 3 + 100 * (1 - part)  # for 3 ms the other one had to wait
     assert s.used("a") == pytest.approx(its_own, abs=2.5), "while it is late"
     s.stop(1)
     assert s.used("a") == pytest.approx(its_own, abs=2.5)
