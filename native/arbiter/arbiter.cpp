@@ -312,9 +312,9 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
         s.policy->stopped(lease->turn(), StopReason::kExit, now);
         s.leases.stop(*lease, 0, now);
         Lease& stopped = *s.leases.newest(client);
-        s.leases.finish(stopped, s.ends(stopped, now), now);  // one that did not stop in time pays no more for it
+        s.leases.finish(stopped, stopped.ends(now), now);  // one that did not stop in time pays no more for it
     }
-    while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, s.ends(*lease, now), now);
+    while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, lease->ends(now), now);
     s.unpark(*client);
     std::erase(group.members, client);
     if (client->sm >= 1.0) s.work_of_gone = sum_of(s.work_of_gone, client->seen.work());

@@ -47,6 +47,7 @@ struct Arbiter::State {
     uint64_t changes = 0;                           // of the groups that have clients
     Groups everyone;                                // the groups there are, without gaps
     Groups waiting, fitting, hurrying, contenders;  // scratch, kept for their memory
+    std::vector<Lease*> lingering;                  // those that are charged for it; scratch of set_rates()
     struct Around {
         size_t running = 0;  // leases
         size_t loud = 0;     // groups that were busy of late
@@ -90,10 +91,6 @@ struct Arbiter::State {
     Nanoseconds window_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
     Nanoseconds work_beside(const Client& client) const;
-    // When the work of one that stopped is over, as far as is known without its word.
-    static Nanoseconds ends(const Lease& lease, Nanoseconds now) {
-        return lease.is_lingering() ? now : std::min(lease.end, now);
-    }
     bool is_quiet(const Group& g) const { return !g.running && g.waiting == 0 && clock >= g.busy_at + p.quiet; }
     // A service that has had no request for long does not make its neighbours spin all night.
     bool expects_requests(const Group& g) const {

@@ -186,22 +186,22 @@ Nanoseconds Leases::spared(const Lease& lease, Nanoseconds now) const {
     return static_cast<Nanoseconds>((1.0 - lease.rate) * static_cast<double>(since_charge(lease, now)));
 }
 
-Nanoseconds Leases::lingers(const Lease& lease, Nanoseconds now) const {
+Nanoseconds Leases::lingered(const Lease& lease, Nanoseconds now) const {
     if (!lease.is_lingering()) return 0;
     return static_cast<Nanoseconds>(lease.slice * static_cast<double>(std::max<Nanoseconds>(0, now - now_)));
 }
 
 Nanoseconds Leases::due(const Lease& lease, Nanoseconds now) const {
-    Nanoseconds lingered = lease.lingered;
-    if (lease.is_lingering()) lingered = std::max(lease.presumed, lingered + lingers(lease, now));
+    Nanoseconds beside = lease.lingered + lingered(lease, now);
+    if (lease.is_lingering()) beside = std::max(lease.presumed, beside);
     const Nanoseconds until = lease.runs() && !lease.is_lingering() ? now : lease.end;
-    return lingered + std::max<Nanoseconds>(0, until - lease.from - lease.spared - spared(lease, now));
+    return beside + std::max<Nanoseconds>(0, until - lease.from - lease.spared - spared(lease, now));
 }
 
 void Leases::charge(Nanoseconds now) {
     for (Lease& lease : leases_) {
         lease.spared += spared(lease, now);
-        lease.lingered += lingers(lease, now);
+        lease.lingered += lingered(lease, now);
     }
     now_ = std::max(now_, now);
     for (Lease& lease : leases_) charge(lease, now);

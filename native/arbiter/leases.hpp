@@ -4,9 +4,9 @@
 // work has drained. That end is estimated first, and charged at once; finish() corrects the charges of both leases,
 // even if the next client began beside an overdue holder.
 //
-// A client that does not stop in time, or not drain, lingers. It may have kernels that take long: the hardware slices
-// these with what the others do, so all pay for equal parts. Or its host has no time for it: as far as the others
-// were seen to do more than their slices, it pays for less.
+// A client that does not stop in time, or does not drain, lingers. It may have kernels that take long: the hardware
+// slices these with what the others do, so all pay for equal parts. Or its host has no time for it, or the others
+// pause: as far as these were seen to do more than their slices, or less, it pays for less, or more.
 //
 // When some that co-ran must take turns, all of them still have work on the device, and the hardware slices it: until
 // those that stop have drained, each pays for an equal part. What was before is charged by then.
@@ -89,6 +89,8 @@ struct Lease {
     bool is_lingering() const { return lingers != kNever; }
     bool occupies() const { return runs() && !overdue; }
     bool in_the_way() const { return occupies() && !catches_up; }
+    // When its work is over, as far as is known without its word; it has stopped.
+    Nanoseconds ends(Nanoseconds now) const { return is_lingering() ? now : std::min(end, now); }
     Turn turn() const { return {group, granted, deadline}; }
 };
 
@@ -135,8 +137,8 @@ class Leases {
     void move_start(Lease& lease, Nanoseconds from);
     void move_end(Lease& lease, Nanoseconds end);
     Nanoseconds since_charge(const Lease& lease, Nanoseconds now) const;
-    Nanoseconds spared(const Lease& lease, Nanoseconds now) const;   // since the last charge
-    Nanoseconds lingers(const Lease& lease, Nanoseconds now) const;  // ... it is charged for
+    Nanoseconds spared(const Lease& lease, Nanoseconds now) const;    // since the last charge
+    Nanoseconds lingered(const Lease& lease, Nanoseconds now) const;  // ... of the same, what it is charged for that
 
     Policy& policy_;
     Nanoseconds now_ = 0;

@@ -17,8 +17,8 @@ constexpr double kQueueingMost = 50e3;
 // ns from a launch on an idle device until it runs, at most (4 to 5 us on an H200). What a client says of its work is
 // not believed beyond that: a kernel may take longer than its estimate.
 constexpr double kStarting = 6e3;
-// Kernels of a program that run at the same moment, at most: what it claims beyond that is not so.
 constexpr double kKeptUnsaid = 0.95;  // of what was found once, with each that is found
+// Kernels of a program that run at the same moment, at most: what it claims beyond that is not so.
 constexpr double kMostAtATime = 128.0;
 
 // How much of the time two are busy beside each other that alone are so for kWorthTurns. At that part of looks that

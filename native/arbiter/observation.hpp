@@ -122,7 +122,7 @@ class Observation {
     static constexpr double kBusyRank = 0.9;
 
     Progress said_, taken_;
-    double unsaid_ = 0.0;
+    double unsaid_ = 0.0;                 // ns, as it was found: most of it stays for a while
     Rates alone_, freely_, undisturbed_;  // the others: of the first what was so
     Rates beside_, together_, lately_, habit_, recently_;
     double queueing_ = 4'000.0;  // ns that a launch is queued and does not run; at first as on an H200

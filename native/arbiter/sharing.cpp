@@ -193,26 +193,26 @@ double Arbiter::State::use_of(const Lease& lease, size_t running, double presume
 // The hardware slices what lingers with what runs, so all have equal parts, unless the others say that they did more,
 // or less: what lingers is stopped, or they pause. What they have not said yet may be either.
 void Arbiter::State::set_rates_of_lingering(size_t running) {
-    auto contexts = static_cast<double>(running);
+    lingering.clear();
     for (Lease& lease : leases.all()) {
         if (!lease.is_lingering()) continue;
-        lease.slice = leases.runs_again(lease) ? 0.0 : 1.0;
-        contexts += lease.slice;
+        lease.slice = 0.0;
+        if (!leases.runs_again(lease)) lingering.push_back(&lease);
     }
-    if (contexts == static_cast<double>(running)) return;
+    if (lingering.empty()) return;
+    const auto contexts = static_cast<double>(running + lingering.size());
     double unsaid = 0.0;
     for (const auto& [id, client] : clients) unsaid += static_cast<double>(client->seen.unsaid());
-    for (Lease& lease : leases.all()) {
-        if (!lease.is_lingering() || lease.slice == 0.0) continue;
-        lease.slice = 1.0 / contexts;
-        if (heard <= lease.lingers || contexts <= 1.0) continue;  // nobody else does anything now
-        const auto time = static_cast<double>(heard - lease.lingers);
+    for (Lease* lease : lingering) {
+        lease->slice = 1.0 / contexts;
+        if (heard <= lease->lingers || contexts <= 1.0) continue;  // nobody else does anything now
+        const auto time = static_cast<double>(heard - lease->lingers);
         const auto done =
-            static_cast<double>(static_cast<uint64_t>(growth(work_beside(*lease.client), lease.others)));
-        const double of_others = unsaid - static_cast<double>(lease.client->seen.unsaid());
+            static_cast<double>(static_cast<uint64_t>(growth(work_beside(*lease->client), lease->others)));
+        const double of_others = unsaid - static_cast<double>(lease->client->seen.unsaid());
         const double most = std::clamp(1.0 - (done - of_others) / time, 0.0, 1.0);
         const double least = std::clamp(1.0 - (done + of_others) / time, 0.0, most);
-        lease.slice = std::clamp(lease.slice, least, most);
+        lease->slice = std::clamp(lease->slice, least, most);
     }
 }
 
@@ -273,9 +273,8 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     set_rates_of_lingering(running);
     const auto beside_lingering = [&](const Lease& lease) {
         double left_by_them = 1.0;
-        for (const Lease& other : all)
-            if (other.is_lingering() && other.client != lease.client && other.sm + lease.sm > kFull)
-                left_by_them -= other.slice;
+        for (const Lease* other : lingering)
+            if (other->client != lease.client && other->sm + lease.sm > kFull) left_by_them -= other->slice;
         return std::max(left_by_them, kLeastRate);
     };
     for (Lease& lease : leases.all()) {

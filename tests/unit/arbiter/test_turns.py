@@ -184,14 +184,20 @@ def at_work(s, ms, part):
         s.arbiter.tick(s.now)
 
 
-def late_beside(scene, part):
-    """1 is 103 ms late to stop; of the last 100, 2 worked for that part on the device."""
+def late(scene):
+    """1 is 3 ms late to stop, and 2 runs beside it."""
     s = pair(scene, grace=3_000_000)
     s.request(1)
     s.request(2)
     end = s.deadline(1)
     s.to(end + 3.001)
     assert 2 in s.holders
+    return s, end
+
+
+def late_beside(scene, part):
+    """1 is 103 ms late to stop; of the last 100, 2 worked for that part on the device."""
+    s, end = late(scene)
     at_work(s, 100, part)
     return s, end
 
@@ -209,11 +215,7 @@ def test_one_that_does_not_stop_does_not_pay_for_what_others_do(scene, part):
 @pytest.mark.parametrize("told", [True, False])
 def test_beside_one_that_does_not_stop_the_hardware_slices(scene, told):
     """That is so until work is told: of a kernel, when it is complete."""
-    s = pair(scene, grace=3_000_000)
-    s.request(1)
-    s.request(2)
-    end = s.deadline(1)
-    s.to(end + 3.001)
+    s, end = late(scene)
     s.to(s.ms + 100)
     if told:
         s.progress(2, 50, launches=1)
