@@ -39,11 +39,6 @@ void count_as_fixed(SwapSpace& space, Chunk& chunk) {
     std::erase(space.chunks, &chunk);
 }
 
-// Since another device has access to it. With `mutex`.
-bool stays_already(const SwapSpace& space, const Created& created) {
-    return space.reservations.at(created.home)->chunks.front()->stays;
-}
-
 // The only chunk of a home becomes what the driver made for the program. With `allocating`: the daemon is told how
 // much is left, which must not come behind what another thread asks it for. With `mutex`.
 CUresult keep_chunk(SwapSpace& space, Created& created) {
@@ -119,6 +114,11 @@ CUresult empty_home(SwapSpace& space, Handle handle, std::unique_lock<std::mutex
 
 }  // namespace
 
+uint64_t more_would_stay(const SwapSpace& space, const Created& created) {
+    const bool stays = space.reservations.at(created.home)->chunks.front()->stays;  // another device has access to it
+    return stays ? 0 : created.bytes;
+}
+
 bool may_stay(SwapSpace& space, uint64_t bytes) {
     if (bytes == 0) return true;
     if (space.ask(wire::MessageType::kRoom, bytes, wire::kWouldStay) == wire::Admission::kGranted) return true;
@@ -149,7 +149,7 @@ CUresult pin_created(Handle handle) {
         if (lock) lock.unlock();
         return make_anew(*space, handle);
     }
-    const uint64_t bytes = stays_already(*space, *created) ? 0 : created->bytes;
+    const uint64_t bytes = more_would_stay(*space, *created);
     lock.unlock();
     const InsideGate inside(*space);
     std::lock_guard allocating(space->allocating);
@@ -179,7 +179,7 @@ CUresult swap_pin_range(CUdeviceptr start, uint64_t bytes) {
         for (auto views = views_in(*space, start, bytes); !views.empty(); views = views_in(*space, start, bytes)) {
             Created& created = *views.front()->created;
             if (space->reservations.at(created.home)->chunks.size() > 1) return refuse();
-            const uint64_t more = stays_already(*space, created) ? 0 : created.bytes;
+            const uint64_t more = more_would_stay(*space, created);
             lock.unlock();
             const bool may = may_stay(*space, more);
             lock.lock();  // no view went meanwhile, which takes `allocating`

@@ -116,10 +116,9 @@ CUresult set_access_to_parts(SwapSpace& space, const View& view, const CUmemAcce
 // What of the memory behind them would not move any more if another device had access to it.
 uint64_t bytes_to_stay(const SwapSpace& space, const std::vector<View*>& views) {
     std::set<const Created*> all;
-    for (const View* view : views)
-        if (!space.reservations.at(view->created->home)->chunks.front()->stays) all.insert(view->created);
+    for (const View* view : views) all.insert(view->created);
     uint64_t sum = 0;
-    for (const Created* created : all) sum += created->bytes;
+    for (const Created* created : all) sum += more_would_stay(space, *created);
     return sum;
 }
 

@@ -56,6 +56,8 @@ CUresult free_created(SwapSpace& space, Created& created, std::unique_lock<std::
 
 // From now on it stays on the device and has a handle of the driver's (swap/pinned.cpp). Without any lock.
 CUresult pin_created(CUmemGenericAllocationHandle handle);
+// Bytes of it that move now, and would not if it stayed. With `mutex`.
+uint64_t more_would_stay(const SwapSpace& space, const Created& created);
 // Whether there is room for others' memory if so much of this program's does not move any more. With `allocating`,
 // without `mutex`.
 bool may_stay(SwapSpace& space, uint64_t bytes);
