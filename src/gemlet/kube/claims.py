@@ -226,6 +226,11 @@ def _consumed(
     return Amounts(memory=memory, compute=compute, limit=compute), tuple(uuids), requests
 
 
+def name_in_pods(request: str) -> str:
+    """Of a request with alternatives an allocation says REQUEST/ALTERNATIVE; a claim and containers say REQUEST."""
+    return request.partition("/")[0]
+
+
 def _configured(config: list[Mapping[str, Any]], results: list[Mapping[str, Any]], amounts: Amounts) -> Settings:
     # The apiserver puts those of the class before those of the claim: the last that speaks of a request counts.
     chosen: dict[str, Settings] = {}
@@ -238,7 +243,7 @@ def _configured(config: list[Mapping[str, Any]], results: list[Mapping[str, Any]
         asked = entry.get("requests") or []
         for result in results:
             request = result["request"]
-            if not asked or request in asked or request.partition("/")[0] in asked:
+            if not asked or request in asked or name_in_pods(request) in asked:
                 chosen[request] = settings
     plain = Settings(limit=amounts.compute)
     found = {chosen.get(result["request"], plain) for result in results}

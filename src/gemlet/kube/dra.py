@@ -190,8 +190,7 @@ class DraDriver:
         edits = self._book.edits(share)
         for device, requests in share.requests.items():
             ids = [cdi.device_id(share.id, device), *edits.cdi]
-            # Of one with alternatives the scheduler says REQUEST/ALTERNATIVE, the kubelet by the container REQUEST.
-            called = [request.partition("/")[0] for request in requests]
+            called = [claims.name_in_pods(request) for request in requests]  # the kubelet asks by the container
             answer.devices.add(request_names=called, pool_name=self._pool, device_name=device, cdi_device_ids=ids)
         return answer
 
