@@ -216,8 +216,7 @@ class Worker:
                     else:
                         memory = self._backend.load(order.model)
                     self._models[order.model.key] = order.model
-                    self._settings.restore()  # a limit that the model set is for it alone
-                    _end_without_files()
+                    self._end_without_files()
                     self._channel.send(protocol.Loaded(order.ticket, memory))
                     continue
                 if isinstance(order, protocol.Unload):
@@ -229,9 +228,19 @@ class Worker:
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
             except BaseException as error:  # noqa: BLE001  a model's file raises anything, SystemExit too
-                self._settings.restore()
-                _end_without_files()
+                self._end_without_files()
                 self._channel.send(_failure(order.ticket, error))
+
+    def _end_without_files(self) -> None:
+        """Ends the process if a model has left it no open file: whatever model is to be loaded next, or plan to come,
+        would fail for as long as it lives, also when the model that did it is unloaded."""
+        self._settings.restore()  # a limit that the model set is for it alone
+        try:
+            os.close(os.open("/", os.O_PATH | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                logger.error("a model keeps all files open that this process may have; it ends, and is started again")
+                os._exit(NO_FILES)
 
     def _opened(self, names: Sequence[str]) -> dict[str, Channel]:
         """The lanes at the door. Raises ModelError if a descriptor did not get through; none is open then."""
@@ -450,17 +459,6 @@ def _failure(ticket: int, error: BaseException) -> protocol.Failed:
         message = f"{type(error).__name__}, whose text cannot be had"
     logger.error("%s", message, exc_info=error)
     return protocol.Failed(ticket, "crash", protocol.told(message))
-
-
-def _end_without_files() -> None:
-    """Ends the process if a model has left it no open file: whatever model is to be loaded next, or plan to come, would
-    fail for as long as it lives, also when the model that did it is unloaded."""
-    try:
-        os.close(os.open("/", os.O_PATH | os.O_CLOEXEC))
-    except OSError as error:
-        if error.errno == errno.EMFILE:
-            logger.error("a model keeps all files open that this process may have; it ends, and is started again")
-            os._exit(NO_FILES)
 
 
 def _end_with_host() -> None:
