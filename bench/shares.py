@@ -214,23 +214,22 @@ class SharesBench(Bench):
         """Kernels of all lengths: equal shares, and a minimum beside kernels that are longer than turns."""
         seconds = 3 * self.length
         for lengths in LONG_MS:
-            clients = self.of_lengths(lengths, {}, seconds)
-            got = [c.work_between(1, seconds) / (seconds - 1) for c in clients]
+            got = self.of_lengths(lengths, {}, seconds)
             label = " and ".join(f"{ms:g}" for ms in lengths)
             note = " / ".join(f"{share:.3f}" for share in got)
             self.report.add(
                 f"kernels of {label} ms: largest - smallest share", max(got) - min(got), "<= 0.05", note=note
             )
             self.report.add(f"kernels of {label} ms: total", sum(got), "-")
-        first, *_ = self.of_lengths(LONG_MS[-1], {"min": 0.5}, seconds)
-        share = first.work_between(1, seconds) / (seconds - 1)
-        self.report.add("a minimum of 50 % beside kernels of 64 and 147 ms", share, ">= 0.45")
-        first, *_ = self.of_lengths(LONG_MS[-1], {"max": 0.1}, seconds)
-        share = first.work_between(1, seconds) / (seconds - 1)
-        self.report.add("a maximum of 10 % beside kernels of 64 and 147 ms", share, "0.1 +- 0.02")
+        for what, limits, target in (
+            ("a minimum of 50 %", {"min": 0.5}, ">= 0.45"),
+            ("a maximum of 10 %", {"max": 0.1}, "0.1 +- 0.02"),
+        ):
+            share, *_ = self.of_lengths(LONG_MS[-1], limits, seconds)
+            self.report.add(f"{what} beside kernels of 64 and 147 ms", share, target)
 
-    def of_lengths(self, lengths: tuple[float, ...], limits: dict[str, float], seconds: float) -> list[Client]:
-        """One program for each kernel, in ms, in a group of its own; the first has the limits."""
+    def of_lengths(self, lengths: tuple[float, ...], limits: dict[str, float], seconds: float) -> list[float]:
+        """Shares of programs with one kernel each, in ms, in groups of their own; the first has the limits."""
         spin = self.machine.spin(1000)  # to measure long ones takes a minute
         works = [
             ["work", "--kernel-us", str(ms * 1000), "--batch", str(max(1, round(1 / ms))), "--depth", "2", *spin]
@@ -241,7 +240,7 @@ class SharesBench(Bench):
                 sharing.group(f"g{i}", **(limits if i == 0 else {}))
             clients = [Client(work, f"g{i}") for i, work in enumerate(works)]
             self.machine.run(clients, sharing, seconds)
-        return clients
+        return [c.work_between(1, seconds) / (seconds - 1) for c in clients]
 
     def charged(self, label: str, used: dict[str, float], client: Client, rate: float, target: str = "-") -> None:
         done = client.done.total / rate

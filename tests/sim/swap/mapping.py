@@ -49,3 +49,9 @@ def moved_out(s: Any, mib: int, *, seed: int, beside: int) -> tuple[Any, Any]:
     b = fill_device(s, beside)
     assert s.away(a) > 0
     return a, b
+
+
+def all_is_gone(s: Any, program: Any, mib: int) -> None:
+    """Its piece 0 was all that it had."""
+    gone(program, 0, mib)
+    nothing_is_left(s, program)

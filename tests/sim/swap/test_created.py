@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
-from tests.sim.swap.mapping import FILE, MIB, READ, WRITE, fill_device, gone, mapped, moved_out, nothing_is_left
+from tests.sim.swap.mapping import (
+    FILE,
+    MIB,
+    READ,
+    WRITE,
+    all_is_gone,
+    fill_device,
+    gone,
+    mapped,
+    moved_out,
+    nothing_is_left,
+)
 
 Make = "Callable[..., Any]"
 
@@ -27,8 +38,7 @@ def test_one_huge_handle(swapping: Make) -> None:
     assert min(s.memory(p)["moved_in"] for p in (a, b)) > 0
     assert s.memory(a)["bytes"] == 180 * MIB
     assert s.most() <= 200
-    gone(a, 0, 180)
-    nothing_is_left(s, a)
+    all_is_gone(s, a, 180)
     eventually(lambda: s.device()["held"] == 2 * CONTEXT + 180 * MIB)
     b.done("all")
 
@@ -118,8 +128,7 @@ def test_a_mapping_goes_and_comes_elsewhere(swapping: Make) -> None:
     a.done("vaccess", 0, 0, 80 * MIB, WRITE)
     a.done("vpiece", 0, 0, 80 * MIB, 0)
     a.done("all")
-    gone(a, 0, 80)
-    nothing_is_left(s, a)
+    all_is_gone(s, a, 80)
 
 
 def test_the_handle_may_go_first(swapping: Make) -> None:
@@ -297,8 +306,7 @@ def test_the_context_goes_and_the_memory_stays(swapping: Make) -> None:
     b.done("all")
     assert s.away(a) > 0
     a.done("all")
-    gone(a, 0, 80)
-    nothing_is_left(s, a)
+    all_is_gone(s, a, 80)
 
 
 def test_the_only_context_is_reset(swapping: Make) -> None:
@@ -310,8 +318,7 @@ def test_the_only_context_is_reset(swapping: Make) -> None:
     a.done("all")
     b.done("all")
     a.done("all")
-    gone(a, 0, 80)
-    nothing_is_left(s, a)
+    all_is_gone(s, a, 80)
 
 
 def test_a_forked_child_has_none_of_it(swapping: Make) -> None:

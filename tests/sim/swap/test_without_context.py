@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.swap.mapping import MIB, WRITE, gone, mapped, moved_out, nothing_is_left
+from tests.sim.swap.mapping import MIB, WRITE, all_is_gone, mapped, moved_out, nothing_is_left
 
 Make = "Callable[..., Any]"
 
@@ -24,8 +24,7 @@ def test_what_is_away_is_mapped_elsewhere_meanwhile(swapping: Make) -> None:
     b.done("all")
     a.done("vforget", 1)
     a.done("vunmap", 1, 0, 80 * MIB)
-    gone(a, 0, 80)
-    nothing_is_left(s, a)
+    all_is_gone(s, a, 80)
 
 
 def test_a_context_that_no_thread_had_as_its_own_will_do(swapping: Make) -> None:
@@ -41,8 +40,7 @@ def test_a_context_that_no_thread_had_as_its_own_will_do(swapping: Make) -> None
     a.done("fill", 0, 2)
     b.done("all")
     a.done("all")
-    gone(a, 0, 80)
-    nothing_is_left(s, a)
+    all_is_gone(s, a, 80)
 
 
 def test_what_is_not_all_mapped_is_not_unmapped(swapping: Make) -> None:
